@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -64,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None
         names = [flag.destination] if flag.positional else [flag.name]
         settings: dict[str, Any] = {"help": _help(flag), "default": argparse.SUPPRESS, **_shape(flag)}
         if flag.positional:
-            settings["default"] = None  # Python 3.11 checks SUPPRESS against the choices when the word is omitted
+            # Python 3.11 checks SUPPRESS against the choices when the word is omitted.
+            settings["default"] = None
         else:
             settings["dest"] = flag.destination
         groups[flag.group].add_argument(*names, **settings)
@@ -96,17 +98,21 @@ def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str
 def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
     """The flags that give `options`: those that differ from the defaults, for showing the equal command.
 
-    `always`: names of fields that are given even so, unless they are empty.
+    `always`: names of fields whose flag is written even for the default, unless that is empty.
     """
+
     words: list[str] = []
     arguments: list[str] = []
     for flag in flags(type(options)):
         value: object = options
         for part in flag.path:
             value = getattr(value, part)
+        # Defaults are left out, so that the command stays short.
         is_default = value == flag.field.get_default(call_default_factory=True)
         if is_default and not (value and flag.path[-1] in always):
             continue
+
+        # A switch has a negation; each item of a list has a flag of its own.
         if isinstance(value, bool):
             arguments.append(flag.name if value else "--no-" + flag.name[2:])
         elif flag.positional:
@@ -116,6 +122,7 @@ def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
                 arguments += [flag.name, *(item if isinstance(item, tuple) else (str(item),))]
         else:
             arguments += [flag.name, str(value)]
+
     return words + arguments
 
 
@@ -127,6 +134,8 @@ def _shape(flag: Flag) -> dict[str, Any]:
         return {"choices": choices, "nargs": "?", "metavar": flag.path[-1]} if flag.positional else {"choices": choices}
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}
+
+    # A tuple is a flag that may be repeated; its items may have several words.
     if get_origin(annotation) is tuple:
         item = get_args(annotation)[0]
         if get_origin(item) is tuple:
@@ -139,11 +148,12 @@ def _shape(flag: Flag) -> dict[str, Any]:
 
 def _help(flag: Flag) -> str:
     default, extra = flag.field.get_default(call_default_factory=True), flag.field.json_schema_extra
-    shown = "none" if default in ((), "") else default
-    shown = extra.get("shown_default", shown) if isinstance(extra, dict) else shown
-    limits = [f"{words} {bound}" for limit in flag.field.metadata for name, words in _LIMITS.items()
-              if (bound := getattr(limit, name, None)) is not None]
+    default_text = "none" if default in ((), "") else default
+    default_text = extra.get("shown_default", default_text) if isinstance(extra, dict) else default_text
+    bounds_of = [(words, getattr(limit, name, None)) for limit, (name, words) in product(
+        flag.field.metadata, _LIMITS.items())]
+    limits = [f"{words} {bound}" for words, bound in bounds_of if bound is not None]
     bounds = f", {' and '.join(limits)}" if limits else ""
-    return f"{flag.field.description} (default: {shown}{bounds})".replace("%", "%%")
+    return f"{flag.field.description} (default: {default_text}{bounds})".replace("%", "%%")
 
 

@@ -12,11 +12,12 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 
 from config.errors import UserError
 
-VARIABLE = "LISAN_SOURCES"  # folders, of the app and of the workers that it starts
+VARIABLE = "LISAN_SOURCES"  # folders that the app and its workers may read
 LONGEST_PATH = 4096  # bytes, as in Linux
 HINT = "Give a file of another machine, or one in the folders that the app was started with (--sources)."
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -24,7 +25,7 @@ _WORKSPACES: list[str] = []
 """The real path of the workspace of this process, which may be read too."""
 _PINS = ExitStack()
 _GIVEN: dict[str, str] = {}
-"""By the path of a pinned file the path that a person gave."""
+"""The path that a person gave, by the path of the pinned file."""
 
 
 def limit(workspace: Path, folders: Sequence[str]) -> None:
@@ -51,8 +52,8 @@ def is_confined() -> bool:
 
 
 def _folders() -> list[str]:
-    given = [folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
-    return [*given, *_WORKSPACES] if given else []
+    folders = [folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
+    return [*folders, *_WORKSPACES] if folders else []
 
 
 def _is_inside(real: str, folders: Sequence[str]) -> bool:
@@ -60,9 +61,11 @@ def _is_inside(real: str, folders: Sequence[str]) -> bool:
 
 
 def _linked() -> list[str]:
-    """The places of artefacts whose own folder in the workspace is a link, such as a model on another disk."""
-    return [os.path.realpath(path) for workspace in _WORKSPACES for pattern in ("*", "*/*")
-            for path in Path(workspace).glob(pattern) if path.is_symlink()]
+    """The real paths of artefacts whose folder in the workspace is a link, such as a model on another disk."""
+    links: list[str] = []
+    for workspace, pattern in product(_WORKSPACES, ("*", "*/*")):
+        links += [os.path.realpath(path) for path in Path(workspace).glob(pattern) if path.is_symlink()]
+    return links
 
 
 def _may_be_read(real: str) -> bool:
@@ -124,11 +127,12 @@ def _check_descriptor(descriptor: int, path: str | Path, *, links: bool = True) 
 
 
 def _check_links(folder: str) -> None:
-    waiting = [folder]
-    while waiting:
+    pending = [folder]
+    while pending:
         try:
-            entries = list(os.scandir(waiting.pop()))
-        except OSError:  # what this account may not list, a job cannot read either
+            entries = list(os.scandir(pending.pop()))
+        except OSError:
+            # A job cannot read what this account may not list either.
             continue
         for entry in entries:
             if entry.is_symlink():
@@ -136,29 +140,34 @@ def _check_links(folder: str) -> None:
                     raise UserError(f"{entry.path} is a link that leads out of the folders that may be read.",
                                     "Put the file itself there, or remove the link.")
             elif entry.is_dir(follow_symlinks=False):
-                waiting.append(entry.path)
+                pending.append(entry.path)
 
 
 @contextmanager
 def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
     """`path` to read from; if this process is confined, the file or folder that was checked, whatever takes its name.
 
-    Of a file this is a link with its name to its descriptor. Of a folder, and `in_place` of a file that is read
-    together with those beside it, it is the real path; whatever is read there is `verified`.
+    For a file, this is a link with its name to the open descriptor. For a folder, and with `in_place` for a file that
+    is read together with its neighbours, it is the real path; every file below is opened by `verified`.
     """
     if not is_confined():
         yield Path(path).expanduser()
         return
+
+    # The descriptor is opened before the check, so that the name cannot be given to another file in between.
     descriptor = _open(path)
     if descriptor is None:
         check(path)
-        yield Path(path).expanduser()  # the caller says that there is none
+        # A missing file is reported by the caller, which knows what it is for.
+        yield Path(path).expanduser()
         return
     try:
         real = _check_descriptor(descriptor, path)
         if in_place or stat.S_ISDIR(os.fstat(descriptor).st_mode):
             yield Path(real)
             return
+
+        # Readers tell formats by the suffix, so the descriptor gets a link with the file's own name.
         with tempfile.TemporaryDirectory(prefix="lisan-source-") as folder:
             link = Path(folder) / os.path.basename(real)
             link.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")

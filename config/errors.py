@@ -1,4 +1,4 @@
-"""The one error a person can mend: what is wrong, and the way out."""
+"""The error that a person can mend: it has the fault, and a way out."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CODE = re.compile(r"`([^`\n]+)`")
 """What a text marks as code: the page shows it as such, a terminal without the marks."""
 
 
-def join_names(names: Sequence[str], most: int = 12) -> str:
-    """The first `most` names, and how many more there are; `none` where there are none."""
-    more = len(names) - most
-    return (", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")) or "none"
+def join_names(names: Sequence[str], limit: int = 12) -> str:
+    """The first `limit` names and the number of the others; `none` without names."""
+    remaining = len(names) - limit
+    return (", ".join(names[:limit]) + (f" and {remaining} more" if remaining > 0 else "")) or "none"
 
 
 class MissingTool(UserError):

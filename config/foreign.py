@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, wraps
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
@@ -29,7 +30,7 @@ YAML_BYTES = 1 << 20
 DEEPEST = 64  # levels; our own records have at most 6
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, no text in UTF-8 does
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_MOST_ALIASES = 20  # of YAML: ten that name one another ten times each are ten billion values
+_MOST_ALIASES = 20  # aliases of YAML: ten that name one another ten times each are ten billion values
 _DIGITS = re.compile(r"\d{20}")  # four times as fast as the next, and seldom found
 _LONG_NUMBER = re.compile(r"(?<![\d.eE+-])-?\d{20}")
 _MOST_ALIASED = 100_000  # values that aliases stand for, beside those that are written out
@@ -53,7 +54,7 @@ _UNREADABLE = (ArithmeticError, AttributeError, AssertionError, BufferError, EOF
 
 
 class DamagedFile(UserError, ValueError):
-    """A file that is not what its name says; `reason`: what is wrong, without the file's name."""
+    """A file whose content contradicts its name; `reason`: the fault, without the file's name."""
 
     def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
         super().__init__(message, hint)
@@ -70,23 +71,23 @@ def reason_of(error: Exception) -> str:
 
 
 @contextmanager
-def reading(what: object, hint: str, *more: type[Exception]) -> Iterator[None]:
-    """Turn whatever goes wrong while the foreign bytes of `what` are parsed into a refusal that names it.
+def reading(subject: object, hint: str, *library_errors: type[Exception]) -> Iterator[None]:
+    """Turn errors while the foreign bytes of `subject` are parsed into a `DamagedFile` that names it.
 
-    `more`: what a library raises that is none of Python's own errors.
+    `library_errors`: what a library raises beside Python's own errors.
     """
     try:
         yield
     except UserError:
         raise
-    except (*_UNREADABLE, *more) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else said or type(error).__name__
-        raise DamagedFile(f"{what} cannot be read: {reason[:300]}.", hint) from error
+    except (*_UNREADABLE, *library_errors) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else text or type(error).__name__
+        raise DamagedFile(f"{subject} cannot be read: {reason[:300]}.", hint) from error
 
 
 def file_stamp(path: Path | str) -> tuple[int, int]:
-    """What changes when a file or folder does, nanoseconds and bytes; zeros where there is none."""
+    """Time in nanoseconds and size in bytes, which change with a file or folder; zeros if it does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -103,33 +104,34 @@ def _exact_stamp(path: Path) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_size, status.st_ctime_ns, status.st_ino
 
 
-def cached_by_file(most: int) -> Callable[[Callable[Concatenate[Path, More], Value]],
+def cached_by_file(max_entries: int) -> Callable[[Callable[Concatenate[Path, More], Value]],
                                           Callable[Concatenate[Path, More], Value]]:
-    """Keep up to `most` answers of a function, each while the file that is its first argument is as it was.
+    """Cache up to `max_entries` results of a function while the file that is its first argument stays unchanged.
 
-    A page asks for the same files each second. What the function returned is returned again: do not change it.
+    A page asks for the same files each second. The same object is returned again: do not change it.
     """
     def decorate(read: Callable[Concatenate[Path, More], Value]) -> Callable[Concatenate[Path, More], Value]:
-        @lru_cache(most)
-        def cached(path: Path, _stamp: tuple[int, ...], *more: More.args, **named: More.kwargs) -> Value:
-            return read(path, *more, **named)
+        @lru_cache(max_entries)
+        def cached(path: Path, _stamp: tuple[int, ...], *arguments: More.args, **named: More.kwargs) -> Value:
+            return read(path, *arguments, **named)
 
         @wraps(read)
-        def current(path: Path, *more: More.args, **named: More.kwargs) -> Value:
-            return cached(path, _exact_stamp(path), *more, **named)  # type: ignore[arg-type]  # they are hashable
+        def current(path: Path, *arguments: More.args, **named: More.kwargs) -> Value:
+            return cached(path, _exact_stamp(path), *arguments, **named)  # type: ignore[arg-type]  # they are hashable
 
         return current
 
     return decorate
 
 
-def read_bytes(path: Path, most: int = RECORD_BYTES) -> bytes:
-    """The content of a plain file of at most `most` bytes; `DamagedFile` for anything else, `OSError` for none."""
+def read_bytes(path: Path, max_bytes: int = RECORD_BYTES) -> bytes:
+    """The content of a plain file of at most `max_bytes` bytes; `DamagedFile` for anything else, `OSError` for none."""
     with open_plain(path) as file:
-        if (size := os.fstat(file.fileno()).st_size) > most:
-            raise DamagedFile(f"{path} has {size} bytes; at most {most} are read.",
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise DamagedFile(f"{path} has {size} bytes; at most {max_bytes} are read.",
                               "It was not written by Lisan. Move it away.")
-        return file.read(most + 1)
+        return file.read(max_bytes + 1)
 
 
 def read_text(path: Path, name: str = "") -> str:
@@ -166,9 +168,9 @@ def open_plain(path: Path) -> IO[bytes]:
     raise DamagedFile(f"{path} is no plain file.", "Delete it: it was not written by Lisan.")
 
 
-def read_json(path: Path, most: int = RECORD_BYTES) -> Any:
+def read_json(path: Path, max_bytes: int = RECORD_BYTES) -> Any:
     """The value in a JSON file."""
-    return parse_json(read_bytes(path, most), path)
+    return parse_json(read_bytes(path, max_bytes), path)
 
 
 def read_yaml(path: Path) -> Any:
@@ -176,13 +178,13 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(read_bytes(path, YAML_BYTES), path)
 
 
-def parse_json(content: bytes | str, where: object) -> Any:
-    """As `loads`; the failure is a `DamagedFile` that names `where`."""
+def parse_json(content: bytes | str, source: object) -> Any:
+    """As `loads`; the failure is a `DamagedFile` that names `source`."""
     try:
         return loads(content)
     except ValueError as error:
         reason = f"it is not JSON: {str(error)[:200]}"
-        raise DamagedFile(f"{where} is damaged: {reason}.", _AGAIN, reason) from error
+        raise DamagedFile(f"{source} is damaged: {reason}.", _AGAIN, reason) from error
 
 
 def loads(content: bytes | str) -> Any:
@@ -193,17 +195,20 @@ def loads(content: bytes | str) -> Any:
         value = json.loads(text, parse_int=_integer) if long else json.loads(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+
+    # The parser may accept deeper values than the limit, so levels are counted.
     if text.count("[") + text.count("{") > DEEPEST:
         level = [value]
         for _ in range(DEEPEST):
-            level = [inner for one in level if isinstance(one, list | dict)
-                     for inner in (one.values() if isinstance(one, dict) else one)]
+            containers = [value for value in level if isinstance(value, list | dict)]
+            level = list(chain.from_iterable(
+                value.values() if isinstance(value, dict) else value for value in containers))
         if level:
             raise ValueError(_TOO_DEEP)
     return value
 
 
-def parse_yaml(content: bytes | str, where: object) -> Any:
+def parse_yaml(content: bytes | str, source: object) -> Any:
     """The value of YAML in UTF-8; as `parse_json`."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
@@ -212,7 +217,7 @@ def parse_yaml(content: bytes | str, where: object) -> Any:
     except (RecursionError, ValueError, TypeError, ArithmeticError, AttributeError, yaml.YAMLError) as error:
         fault = _TOO_DEEP if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
         reason = f"it is not YAML: {fault}"
-        raise DamagedFile(f"{where} is damaged: {reason}.", _AGAIN, reason) from error
+        raise DamagedFile(f"{source} is damaged: {reason}.", _AGAIN, reason) from error
 
 
 def _integer(text: str) -> int:
@@ -224,7 +229,7 @@ def _integer(text: str) -> int:
 def check_yaml(text: str) -> None:
     """Raise `ValueError` for YAML with too many levels or aliases, or aliases that stand for too many values.
 
-    Counted by libyaml's events: only what is built from them recurses, and where that is done in C it ends the process.
+    The events of libyaml are counted: only construction recurses, and recursion in C would end the process.
     """
     if text.count("[") + text.count("{") <= DEEPEST and "*" not in text and not _NESTED_LINE.search(text):
         return
@@ -234,6 +239,8 @@ def check_yaml(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         aliases += isinstance(event, yaml.AliasEvent)
+
+        # The size of a node is the number of values that it stands for, with its aliases resolved.
         size = 0
         if isinstance(event, yaml.CollectionStartEvent):
             open_nodes.append((event.anchor, 1))
@@ -247,8 +254,11 @@ def check_yaml(text: str) -> None:
             aliased += size
             if not size:
                 raise ValueError("a part of it refers to itself")
+
+        # Add the node to the one that contains it.
         anchor, values = open_nodes[-1]
         open_nodes[-1] = anchor, values + size
+
         if aliased > _MOST_ALIASED:
             raise ValueError(f"its aliases stand for more than {_MOST_ALIASED} values")
         if depth > DEEPEST:

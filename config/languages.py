@@ -23,7 +23,7 @@ NAMES: Mapping[str, str] = {
 _NEAR = 5  # suggestions for an unknown code
 _SEVERAL_SCRIPTS = {"Hans": ("Hani", "Bopo"), "Hant": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"),
                     "Kore": ("Hang", "Hani")}  # codes of ISO 15924 that stand for several scripts
-_ALIKE = {"Latn", "Grek", "Cyrl"}  # with letters that look the same
+_ALIKE = {"Latn", "Grek", "Cyrl"}  # scripts with letters that look the same
 _NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # marks that belong to every script
 _EXAMPLE = 40  # characters
 
@@ -40,7 +40,8 @@ def language_name(code: str) -> str:
     """Such as "Amharic"; the code itself if it is unknown. Of several codes with commas between them, all names."""
     if "," in code:
         return ", ".join(map(language_name, code.split(",")))
-    if code in NAMES or len(code) > 3:  # a code with a region or a script says more than a name
+    # A code with a region or a script says more than a name.
+    if code in NAMES or len(code) > 3:
         return NAMES.get(code, code)
     entry = _registry().get(code)
     return entry.name if entry else code
@@ -49,27 +50,27 @@ def language_name(code: str) -> str:
 def code_of(language: str) -> str:
     """The code of a language that was given by its code or its English name; empty if it is neither.
 
-    A code means itself, also where it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
+    A code means itself, even if it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
     """
-    wanted = language.strip().lower()
-    if wanted in NAMES or wanted in _registry():
-        return wanted
-    usual = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
-    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
+    name = language.strip().lower()
+    if name in NAMES or name in _registry():
+        return name
+    usual = next((code for code, title in NAMES.items() if title.lower() == name), "")
+    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == name), "")
 
 
-def same_language(one: str, other: str) -> bool:
+def same_language(language: str, other: str) -> bool:
     """Whether two codes or English names mean one language, as `sw`, `swa`, `sw-KE` and `Swahili` do."""
-    return _primary(one) == _primary(other)
+    return _primary(language) == _primary(other)
 
 
 @lru_cache(maxsize=1024)
 def _primary(language: str) -> str:
     """The usual code of a language, without region and script, its macrolanguage for one of its parts."""
-    import langcodes  # on use: its tables take a tenth of a second
+    import langcodes  # slow: its tables take a tenth of a second
 
-    wanted = language.strip().replace("_", "-")
-    code = code_of(wanted) or code_of(wanted.partition("-")[0]) or wanted.lower()
+    tag = language.strip().replace("_", "-")
+    code = code_of(tag) or code_of(tag.partition("-")[0]) or tag.lower()
     try:
         return langcodes.standardize_tag(code, macro=True).partition("-")[0].lower()
     except ValueError:
@@ -81,11 +82,13 @@ def doubt(code: str) -> str:
 
     Private are `qaa` to `qtz` and what begins with `x-` (RFC 5646, 2.2.1 and 2.2.7).
     """
-    import langcodes  # on use: its tables take a tenth of a second
+    import langcodes  # slow: its tables take a tenth of a second
 
     language = code.partition("-")[0]
     if language == "x" or (len(language) == 3 and "qaa" <= language <= "qtz"):
         return ""
+
+    # The registry names a usual code for codes that are out of use.
     entry = _registry().get(language)
     usual = entry.usual if entry else langcodes.Language.get(language).language or ""
     if usual in _registry() and usual != language:
@@ -102,35 +105,41 @@ def doubt(code: str) -> str:
 def script_doubt(code: str, texts: Iterable[str]) -> str:
     """Why the letters of `texts` may be wrong for the language, as a sentence that names the scripts; else empty.
 
-    Most letters belong to no script of the language, or a word has letters of two scripts that look alike. A language
-    without a registered code is only asked about such words. The scripts of letters are Unicode's, by fontTools.
+    Either most letters belong to no script of the language, or a word mixes two scripts whose letters look alike. For a
+    language without a registered code, only such words are reported. fontTools knows the script of each letter.
     """
-    from fontTools.unicodedata import script  # on use: its tables take a moment
+    from fontTools.unicodedata import script  # slow: its tables take a moment
 
     script_of = cache(script)
     letters: Counter[str] = Counter()
-    first: dict[str, str] = {}  # a text of each script
+    text_of: dict[str, str] = {}  # an example for each script
     mixed, example = 0, ""
     for text in texts:
         for word in text.split():
-            found = [(one, script_of(one)) for one in word if one.isalpha()]
-            letters.update(one for _, one in found)
-            for _, one in found:
-                first.setdefault(one, text)
-            scripts = Counter(one for _, one in found if one in _ALIKE)
+            script_by_letter = [(letter, script_of(letter)) for letter in word if letter.isalpha()]
+            letters.update(name for _, name in script_by_letter)
+            for _, name in script_by_letter:
+                text_of.setdefault(name, text)
+
+            # A single letter of another script in a word is a common slip of the keyboard.
+            scripts = Counter(name for _, name in script_by_letter if name in _ALIKE)
             if len(scripts) > 1:
                 mixed += 1
-                rare = min(scripts, key=lambda one: scripts[one])
-                stray = next(character for character, one in found if one == rare)
+                rare = min(scripts, key=lambda name: scripts[name])
+                stray = next(letter for letter, name in script_by_letter if name == rare)
                 example = example or (f"the {script_title(rare)} letter {stray} (U+{ord(stray):04X}) in "
                                       f"{word[:_EXAMPLE]!r}")
-    for one in _NO_SCRIPT:
-        del letters[one]
+
+    # Letters that all scripts share say nothing about the language.
+    for name in _NO_SCRIPT:
+        del letters[name]
+
+    # A language with several scripts, such as Japanese, may be written in any of them.
     usual, total = _usual_scripts(code), letters.total()
-    if usual and total and sum(letters[one] for one in usual) < total / 2:
+    if usual and total and sum(letters[name] for name in usual) < total / 2:
         (found_script, count), = letters.most_common(1)
         return (f"{language_name(code)} is written in {script_title(usual[0])} letters; {count / total:.0%} of the "
-                f"letters here are {script_title(found_script)}, as in {first[found_script][:_EXAMPLE]!r}.")
+                f"letters here are {script_title(found_script)}, as in {text_of[found_script][:_EXAMPLE]!r}.")
     if mixed:
         return (f"{mixed} {'word has' if mixed == 1 else 'words have'} letters of several scripts that look alike: "
                 f"{example}.")
@@ -162,11 +171,11 @@ def _near(language: str) -> list[str]:
     from rapidfuzz.distance import OSA
 
     registry = _registry()
-    here = language.upper() in _entries("region")
-    found = [langcodes.Language.get(f"und-{language}").maximize().language or ""] if here else []
-    found += sorted((code for code, entry in registry.items() if not entry.usual and OSA.distance(code, language) == 1),
-                    key=lambda code: (code not in NAMES, len(code), code[0] != language[0], code))
-    return [f"{code} ({language_name(code)})" for code in dict.fromkeys(found) if code in registry][:_NEAR]
+    is_country = language.upper() in _entries("region")
+    codes = [langcodes.Language.get(f"und-{language}").maximize().language or ""] if is_country else []
+    similar = [code for code, entry in registry.items() if not entry.usual and OSA.distance(code, language) == 1]
+    codes += sorted(similar, key=lambda code: (code not in NAMES, len(code), code[0] != language[0], code))
+    return [f"{code} ({language_name(code)})" for code in dict.fromkeys(codes) if code in registry][:_NEAR]
 
 
 def _registry() -> Mapping[str, _Entry]:
@@ -179,5 +188,5 @@ def _entries(kind: str) -> Mapping[str, _Entry]:
     """The registry's entries of a kind by code, without ranges for private use."""
     from langcodes.registry_parser import parse_registry
 
-    return {one["Subtag"]: _Entry(one["Description"][0], one.get("Preferred-Value", ""))
-            for one in parse_registry() if one["Type"] == kind and ".." not in one["Subtag"]}
+    return {entry["Subtag"]: _Entry(entry["Description"][0], entry.get("Preferred-Value", ""))
+            for entry in parse_registry() if entry["Type"] == kind and ".." not in entry["Subtag"]}

@@ -19,7 +19,7 @@ Record = TypeVar("Record")
 
 
 def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
-    """`model` from `values`; `UserError` names each wrong field, the value seen and what is wanted."""
+    """`model` from `values`; `UserError` names each wrong field, the value seen and the values allowed."""
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -64,13 +64,13 @@ _WORDS = {"should be a valid integer, unable to parse string as an integer": "sh
           "should be a valid number, unable to parse string as a number": "should be a number"}
 
 
-def plain_fault(message: str, given: object) -> str:
+def plain_fault(message: str, value: object) -> str:
     """What is wrong with a value, without the library's words, and the value unless it was named already."""
-    own = message.startswith("Value error, ")
+    is_ours = message.startswith("Value error, ")
     problem = message.removeprefix("Value error, ").removeprefix("Input ")
     problem = "is too large" if problem.endswith("as an integer, exceeded maximum size") else problem
-    given = " ".join(map(str, given)) if isinstance(given, list | tuple) else given
-    if own and (not given or re.search(rf"(?<!\w){re.escape(str(given))}(?!\w)", problem)):
+    value = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    if is_ours and (not value or re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", problem)):
         return problem
-    shown = "nothing was given" if given in (None, "") else f"given: {given!r}"
-    return f"{_WORDS.get(problem, problem)} ({shown})"
+    seen = "nothing was given" if value in (None, "") else f"given: {value!r}"
+    return f"{_WORDS.get(problem, problem)} ({seen})"

@@ -42,7 +42,8 @@ NO_RULES = "none"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d{1,2}|[+-]?0?,\d+")
 _LARGEST = 2**53
 """A bound for whole numbers that need none: up to there each is exact in a browser too."""
-_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # of BCP 47, without its rarer parts
+# Tags of BCP 47, without its rarer parts.
+_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")
 
 
 def _safe_name(value: str) -> str:
@@ -105,8 +106,8 @@ def _recording(value: str) -> str:
     """A source of long recordings, which is no dataset."""
     value = value.strip()
     if value in ("", "demo", AS_IS) or value.lower().startswith(("hub:", "hf://", "segments:")):
-        given = f"{value!r} is a dataset of clips" if value else "it is empty"
-        raise ValueError(f"{given}; give a recording, a film, a folder of them, an archive, or a URL of one of these")
+        fault = f"{value!r} is a dataset of clips" if value else "it is empty"
+        raise ValueError(f"{fault}; give a recording, a film, a folder of them, an archive, or a URL of one of these")
     return _source(value)
 
 
@@ -152,7 +153,7 @@ def _absolute(value: str) -> str:
         raise ValueError(f"it has {len(value)} characters, and a path has at most {confinement.LONGEST_PATH}")
     try:
         return str(Path(value).expanduser().absolute())
-    except RuntimeError:  # of a user that does not exist
+    except RuntimeError:  # the home of a user that does not exist
         raise ValueError(f"{value[:100]!r} is not a path: there is no such user") from None
 
 
@@ -181,14 +182,14 @@ def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
 
 
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
-LanguageCode = Annotated[str, AfterValidator(_language)]  # in lower case
+LanguageCode = Annotated[str, AfterValidator(_language)]  # language code in lower case
 LanguageOrNothing = Annotated[str, _or_nothing(_language)]
-LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]  # one or more
-Name = Annotated[str, AfterValidator(_safe_name)]  # of a folder in the workspace
+LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]
+Name = Annotated[str, AfterValidator(_safe_name)]  # name of a folder in the workspace
 ModelName = Annotated[str, AfterValidator(_model)]  # a model to build upon
 NameOrNothing = Annotated[TextOrNothing, _or_nothing(_safe_name)]
 NamesOrNothing = Annotated[TextOrNothing, _or_nothing(lambda value: ",".join(map(_safe_name, value.split(","))))]
-Source = Annotated[str, AfterValidator(_source), PathOption()]  # of a dataset
+Source = Annotated[str, AfterValidator(_source), PathOption()]  # source of a dataset
 Recording = Annotated[str, AfterValidator(_recording), PathOption()]  # a source of long recordings
 SampleRate = Annotated[int, AfterValidator(_rate)]  # Hz, or 0
 Recogniser = Annotated[str, AfterValidator(_recogniser), PathOption()]
@@ -216,11 +217,11 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _decimal_comma(cls, values: object) -> object:
-        """`0,3` as `0.3`, where a number with a fraction is wanted; `1,000` stays as it is and is refused."""
+        """Read `0,3` as `0.3` in fields with fractions; `1,000` stays unchanged and is refused."""
         if not isinstance(values, dict):
             return values
-        wanted = [name for name in _fractions(cls) if isinstance(values.get(name), str)]
-        return {**values, **{name: values[name].replace(",", ".") for name in wanted
+        fractions = [name for name in _fractions(cls) if isinstance(values.get(name), str)]
+        return {**values, **{name: values[name].replace(",", ".") for name in fractions
                              if _DECIMAL_COMMA.fullmatch(values[name].strip())}}
 
 
@@ -232,9 +233,9 @@ def path_options(options: Options) -> Iterator[tuple[str, str]]:
             yield from path_options(value)
         for marker in field.metadata:
             if isinstance(marker, PathOption):
-                for given in value if isinstance(value, tuple) else (value,):
-                    path = given.removeprefix(marker.prefix)
-                    if given.startswith(marker.prefix) and os.path.isabs(path):
+                for path_value in value if isinstance(value, tuple) else (value,):
+                    path = path_value.removeprefix(marker.prefix)
+                    if path_value.startswith(marker.prefix) and os.path.isabs(path):
                         yield name, path
 
 
@@ -286,7 +287,8 @@ class TokenizerOptions(Options):
 
 
 def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
-    if wrong := [value for value in values if not 1 <= value <= 20_000]:
+    wrong = [value for value in values if not 1 <= value <= 20_000]
+    if wrong:
         raise ValueError(f"{wrong[0]} pieces cannot be learned: ask for 1 to 20000")
     return values
 
@@ -314,9 +316,9 @@ class ExtendOptions(Options):
     seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the noise.")
 
 
-def _longest(value: float, given: ValidationInfo) -> float:
+def _longest(value: float, info: ValidationInfo) -> float:
     """Refuse bounds between which some recordings cannot be cut."""
-    shortest = given.data.get("min_clip_s", 0.0)
+    shortest = info.data.get("min_clip_s", 0.0)
     if value < 2 * shortest + 1:
         raise ValueError(f"clips of {shortest:g} to {value:g} s cannot be cut from every recording: the maximum must be "
                          f"at least twice the minimum plus a second, here {2 * shortest + 1:g}")
@@ -540,26 +542,27 @@ EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surp
 """The emotions of IndexTTS2, in its order."""
 
 
-def _one_emotion(value: str, given: ValidationInfo) -> str:
+def _one_emotion(value: str, info: ValidationInfo) -> str:
     """Refuse a clip beside weights."""
-    if value and (weighted := [name for name in EMOTIONS if given.data.get(name)]):
+    weighted = [name for name in EMOTIONS if info.data.get(name)]
+    if value and weighted:
         raise ValueError(f"an emotion is taken from a clip or from weights, not both, and {', '.join(weighted)} has a "
                          "weight: clear the weights or the clip")
     return value
 
 
-def _sum_of_emotions(value: bool, given: ValidationInfo) -> bool:
+def _sum_of_emotions(value: bool, info: ValidationInfo) -> bool:
     """Refuse weights that are more than the whole."""
-    total = sum(given.data.get(name, 0.0) for name in EMOTIONS)
+    total = sum(info.data.get(name, 0.0) for name in EMOTIONS)
     if not value and total > 1 + 1e-6:
         raise ValueError(f"the weights of the emotions sum to {total:g}, and at most 1 is wanted: lower them, or let "
                          "them be balanced")
     return value
 
 
-def _one_duration(value: float | None, given: ValidationInfo) -> float | None:
+def _one_duration(value: float | None, info: ValidationInfo) -> float | None:
     """Refuse a rate beside a duration."""
-    if value and given.data.get("duration_s"):
+    if value and info.data.get("duration_s"):
         raise ValueError("a duration and a speaking rate are given, and one of them is wanted")
     return value
 
@@ -581,9 +584,9 @@ class EmotionOptions(Options):
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """In the order of `EMOTIONS`; None where all are 0."""
-        found = tuple(getattr(self, name) for name in EMOTIONS)
-        return found if any(found) else None
+        """Weights in the order of `EMOTIONS`; None if all are 0."""
+        weights = tuple(getattr(self, name) for name in EMOTIONS)
+        return weights if any(weights) else None
 
 
 class SoundOptions(Options):
@@ -633,7 +636,7 @@ class CompareOptions(Options):
 
 def _evaluated_models(values: tuple[str, ...]) -> tuple[str, ...]:
     """References that an evaluation takes, each once; folders as absolute paths, as the worker runs in another one."""
-    found = []
+    references = []
     for value in (word.strip() for word in values):
         kind, _, name = value.partition(":")
         if kind == "folder" and name:
@@ -641,8 +644,8 @@ def _evaluated_models(values: tuple[str, ...]) -> tuple[str, ...]:
         elif value != "recordings" and (kind not in ("base", "run", "export", "codec") or not name):
             raise ValueError(f"{value!r} cannot be evaluated: write base:NAME, base:NAME+romanised, run:ID, run:ID@STEP, "
                              "export:NAME, codec:NAME, folder:PATH or recordings")
-        found.append(value)
-    return tuple(dict.fromkeys(found))
+        references.append(value)
+    return tuple(dict.fromkeys(references))
 
 
 def _sentence_list(value: str) -> str:
@@ -726,12 +729,14 @@ def get_world_size(processes: int) -> int:
 
 
 def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = False) -> None:
-    """Raise `UserError` where a run with these options cannot be sharded, or has nothing from it.
+    """Raise `UserError` if a run with these options cannot be sharded, or would not gain from it.
 
-    `in_float16`: that is what it computes in, also where that was not asked for.
+    `in_float16`: whether it computes in float16, also if that was not asked for.
     """
     if options.sharding == "none":
         return
+
+    # Each reason applies by itself, so that all are reported at once.
     reasons = [
         (options.scope != "full" or options.full_trainable == "adapters",
          "rows and adapters are small: only scope `full` that changes the base itself has weights to shard",
@@ -745,7 +750,8 @@ def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = 
         (options.precision == "float16" or in_float16,
          "the scaled loss of float16 was never tried in parts", "choose the precision `bfloat16` or `float32`"),
     ]
-    found = [(why, way) for wrong, why, way in reasons if wrong]
-    if found:
-        why, way = ("; ".join(parts) for parts in zip(*found, strict=True))
-        raise UserError(f"This run cannot be sharded: {why}.", f"{way[0].upper()}{way[1:]}.")
+
+    faults = [(reason, way) for applies, reason, way in reasons if applies]
+    if faults:
+        reason, way = ("; ".join(parts) for parts in zip(*faults, strict=True))
+        raise UserError(f"This run cannot be sharded: {reason}.", f"{way[0].upper()}{way[1:]}.")

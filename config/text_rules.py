@@ -20,16 +20,17 @@ from config.errors import UserError
 from config.loading import plain_fault
 
 VERSION = 1
-_MOST_ENTRIES, _LONGEST = 2000, 200  # of one table; characters of one entry
+_MOST_ENTRIES, _LONGEST = 2000, 200  # entries of a table; characters of an entry
 
 
 def _table(value: dict[str, str]) -> dict[str, str]:
     if len(value) > _MOST_ENTRIES:
         raise ValueError(f"{len(value)} entries, at most {_MOST_ENTRIES} are taken")
-    for written, spoken in value.items():
-        if not written.strip() or max(len(written), len(spoken)) > _LONGEST:
-            raise ValueError(f"the entry {written[:40]!r} is empty, or longer than {_LONGEST} characters")
-    return {unicodedata.normalize("NFC", left): unicodedata.normalize("NFC", right) for left, right in value.items()}
+    for entry, reading in value.items():
+        if not entry.strip() or max(len(entry), len(reading)) > _LONGEST:
+            raise ValueError(f"the entry {entry[:40]!r} is empty, or longer than {_LONGEST} characters")
+    return {unicodedata.normalize("NFC", entry): unicodedata.normalize("NFC", reading)
+            for entry, reading in value.items()}
 
 
 def _ranges(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -39,13 +40,13 @@ def _ranges(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def _check_template(template: str, name: str, wanted: tuple[str, ...]) -> None:
-    """A template may use the names in `wanted` and no other; its braces must be whole."""
-    rest = template
-    for one in wanted:
-        rest = rest.replace("{" + one + "}", "")
-    if "{" in rest or "}" in rest:
-        places = ", ".join("{" + one + "}" for one in wanted)
+def _check_template(template: str, name: str, fields: tuple[str, ...]) -> None:
+    """A template may use the names in `fields` and no other; its braces must be whole."""
+    remainder = template
+    for field in fields:
+        remainder = remainder.replace("{" + field + "}", "")
+    if "{" in remainder or "}" in remainder:
+        places = ", ".join("{" + field + "}" for field in fields)
         raise ValueError(f"{name}: {template!r} may hold {places} and no other brace")
 
 
@@ -79,7 +80,8 @@ class Grammar(RulesPart):
     def _whole(self) -> Grammar:
         if self.tens_before_unit and len(self.tens_before_unit) != len(self.tens):
             raise ValueError("tens_before_unit: 8 words are wanted, for 20 to 90")
-        if unknown := set(self.bare) - {self.hundred, *self.scales}:
+        unknown = set(self.bare) - {self.hundred, *self.scales}
+        if unknown:
             raise ValueError(f"bare: {', '.join(sorted(unknown))} is neither the hundred nor a scale")
         return self
 
@@ -223,8 +225,9 @@ class Latin(RulesPart):
 
     @model_validator(mode="after")
     def _whole(self) -> Latin:
-        if self.words in ("letters", "auto") and (missing := set("abcdefghijklmnopqrstuvwxyz") - set(self.letters)):
-            raise ValueError(f"letters: no name for {' '.join(sorted(missing))}")
+        unnamed = set("abcdefghijklmnopqrstuvwxyz") - set(self.letters)
+        if self.words in ("letters", "auto") and unnamed:
+            raise ValueError(f"letters: no name for {' '.join(sorted(unnamed))}")
         for letters, row in self.consonants.items():
             if len(row) != len(self.orders):
                 raise ValueError(f"consonants: {letters!r} has {len(row)} syllables, {len(self.orders)} are wanted")
@@ -251,7 +254,10 @@ class SpellingFold(RulesPart):
 
     def table(self) -> dict[int, str]:
         """For `str.translate`."""
-        return {ord(old): new for row, instead in self.letters.items() for old, new in zip(row, instead, strict=True)}
+        table: dict[int, str] = {}
+        for row, instead in self.letters.items():
+            table |= {ord(old): new for old, new in zip(row, instead, strict=True)}
+        return table
 
 
 class TextRules(RulesPart):
@@ -287,7 +293,8 @@ class TextRules(RulesPart):
 
     @model_validator(mode="after")
     def _whole(self) -> TextRules:
-        if unknown := [name for name in self.fold if name not in self.folds]:
+        unknown = [name for name in self.fold if name not in self.folds]
+        if unknown:
             raise ValueError(f"fold: {', '.join(unknown)} is not one of {', '.join(self.folds) or 'none'}")
         if self.percent:
             _check_template(self.percent, "percent", ("number",))
@@ -301,7 +308,7 @@ class TextRules(RulesPart):
         return (json.dumps(values, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
 
 
-MOST_LINES = 20_000  # of rules; more take longer to check than a person waits
+MOST_LINES = 20_000  # lines of rules; more take longer to check than a person waits
 
 
 class _StrictLoader(yaml.BaseLoader):
@@ -315,11 +322,13 @@ class _StrictLoader(yaml.BaseLoader):
         return super().construct_mapping(node, deep)
 
 
-def parse_rules(content: str | bytes, where: str) -> TextRules:
-    """Rules from YAML or JSON; `UserError` lists every fault with its place in `where`."""
+def parse_rules(content: str | bytes, source: str) -> TextRules:
+    """Rules from YAML or JSON; `UserError` lists every fault with its place in `source`."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        if (lines := text.count("\n")) > MOST_LINES:
+        # Lines are counted before YAML is parsed, which may take very long.
+        lines = text.count("\n")
+        if lines > MOST_LINES:
             raise ValueError(f"it has {lines} lines, at most {MOST_LINES} are read")
         foreign.check_yaml(text)
         values = yaml.load(text, _StrictLoader)
@@ -327,23 +336,27 @@ def parse_rules(content: str | bytes, where: str) -> TextRules:
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise UserError(f"The rules in {where}{line} could not be read: {problem}.",
+        raise UserError(f"The rules in {source}{line} could not be read: {problem}.",
                         "Fix the line; text with : # or quotes in it stands between double quotes.") from error
+
     if not isinstance(values, dict):
-        raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
+        raise UserError(f"{source} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
+
+    # Every fault is collected before the rules are refused.
     try:
         rules = TextRules.model_validate(values)
-        rules.to_json()  # half of a surrogate pair cannot be saved
+        # Half of a surrogate pair cannot be saved, so the rules are written once as a check.
+        rules.to_json()
         return rules
     except UnicodeEncodeError as error:
         hint = "Write the character itself."
-        raise UserError(f"The rules in {where} hold half a character: {error}.", hint) from error
+        raise UserError(f"The rules in {source} hold half a character: {error}.", hint) from error
     except ValidationError as error:
         faults = "; ".join(_fault(fault["loc"], fault["msg"], fault["input"]) for fault in error.errors())
-        raise UserError(f"The rules in {where} cannot be used: {faults}.", "Fix these values.") from error
+        raise UserError(f"The rules in {source} cannot be used: {faults}.", "Fix these values.") from error
 
 
-def _fault(place: Iterable[int | str], message: str, given: object) -> str:
+def _fault(place: Iterable[int | str], message: str, value: object) -> str:
     name = ".".join(str(part) for part in place)
-    problem = plain_fault(message, given if not isinstance(given, dict | list | BaseModel) else "...")
+    problem = plain_fault(message, value if not isinstance(value, dict | list | BaseModel) else "...")
     return f"{name}: {problem}".removesuffix(" (given: '...')").removeprefix(": ")

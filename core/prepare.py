@@ -290,14 +290,14 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     report = replace(report, form=imported.form, notes=notes)
 
     by_speaker, sides = options.split_disjoint_by == "speaker", old.sides if old else Sides()
-    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides, test=options.test)
+    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, existing=sides, test=options.test)
     if options.held_out and any(row.row.split for row in rows) and not holds_out(rows):
         reporter.emit(WarningRaised(f"The source's own split holds out none of these {len(rows)} clips, so "
                                     f"{options.held_out:.0%} of them are held out here."))
     elif options.held_out and holds_out(rows) and not any(row.row.split == HELD_OUT for row in rows):
         reporter.emit(Plan((f"The source has a test set and no development set: {options.held_out:.0%} of the clips "
                             "are held out of its training set to select checkpoints. The test set selects none.",)))
-    out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
+    out = overlaps(rows, splits, by_speaker=by_speaker, existing=sides)
     if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
                         f"the source holds out, such as {next(iter(out.values())).message}.",
@@ -330,12 +330,12 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
             ids.put(clip.id.casefold(), clip.id)
         for row in rows:
             if (same_sound := old.by_hash.get(row.sha256)) is None:
-                new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.where, ids))))
+                new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.location, ids))))
                 continue
             there, text = json.loads(same_sound)
             if text != row.row.text:
                 message = f"the recording is in {name} as {there}, with a text that stays: {text[:80]!r}"
-                found.append(ValidationFinding("another text", row.row.where, message))
+                found.append(ValidationFinding("another text", row.row.location, message))
     repeated = len(rows) - len(new)
     verb = "is" if len(new) == 1 else "are"
     note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"

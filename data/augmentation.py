@@ -25,9 +25,9 @@ import numpy as np
 from config.errors import UserError
 from data.measures import OUTPUT_PEAK
 
-FILE = "augmentation.json"  # in a dataset's folder
+FILE = "augmentation.json"  # file in a dataset's folder
 _VERSION = "1"  # version of `apply`, part of the keys
-_WINDOW_S = 0.064  # of the phase vocoder: longer ones smear consonants, shorter ones roughen low voices
+_WINDOW_S = 0.064  # window of the phase vocoder: longer ones smear consonants, shorter ones roughen low voices
 _QUIETEST_NOISE = 20.0  # dB below the loudest noise
 
 
@@ -57,10 +57,10 @@ class AugmentationRecipe:
     def _one(self, sha256: str, number: int) -> tuple[str, AudioVariant]:
         draw = random.Random(f"{self.seed}/{number}/{sha256}").uniform
         noise = round(draw(self.noise_db, self.noise_db + _QUIETEST_NOISE), 1) if self.noise_db else None
-        made = AudioVariant(round(1 + draw(-self.speed, self.speed), 4),
+        variant = AudioVariant(round(1 + draw(-self.speed, self.speed), 4),
                             round(draw(-self.semitones, self.semitones), 3), noise)
-        key = f"variant {_VERSION} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
-        return hashlib.sha256(key.encode()).hexdigest(), made
+        key = f"variant {_VERSION} {number} {variant.speed:.4f} {variant.semitones:.3f} {variant.noise_db} {sha256}"
+        return hashlib.sha256(key.encode()).hexdigest(), variant
 
     def __str__(self) -> str:
         parts = [f"speed within {self.speed:.0%}" if self.speed else "", f"pitch within {self.semitones:g} semitones"
@@ -75,11 +75,12 @@ def save(folder: Path, recipe: AugmentationRecipe) -> None:
 
 def require(folder: Path) -> AugmentationRecipe:
     """The recipe of a dataset; `UserError` if it was prepared without variants."""
-    if (found := load(folder)) is None:
+    recipe = load(folder)
+    if recipe is None:
         raise UserError(f"The dataset {folder.name!r} was prepared without variants, so training cannot augment it.",
                         f"Prepare {folder.name!r} again, the same source under the same name, with --variants 2 or "
                         "more (what is cached is kept), or train with augmentation 0.")
-    return found
+    return recipe
 
 
 def load(folder: Path) -> AugmentationRecipe | None:
@@ -124,16 +125,17 @@ def apply(samples: np.ndarray, sample_rate: int, variant: AudioVariant, key: str
     """Waveform (S,) float32 to (about S / speed,) at the same level; the noise is seeded by `key`."""
     librosa = import_librosa()
     ratio = 2 ** (variant.semitones / 12)
-    made = librosa.resample(samples, orig_sr=sample_rate * ratio, target_sr=sample_rate, res_type="soxr_hq")
+    # Resampling changes pitch and duration together; the stretch then sets the duration alone.
+    output = librosa.resample(samples, orig_sr=sample_rate * ratio, target_sr=sample_rate, res_type="soxr_hq")
     window = 2 ** round(math.log2(_WINDOW_S * sample_rate))
-    made = librosa.effects.time_stretch(made, rate=variant.speed / ratio, n_fft=window)
+    output = librosa.effects.time_stretch(output, rate=variant.speed / ratio, n_fft=window)
     level = _level(samples)
-    made = made * (level / max(_level(made), 1e-12))
+    output = output * (level / max(_level(output), 1e-12))
     if variant.noise_db is not None:
-        noise = np.random.default_rng(int(key[:16], 16)).standard_normal(len(made))
-        made = made + noise * level * 10 ** (-variant.noise_db / 20)
-    peak = max(float(np.abs(made).max(initial=0.0)), 1e-12)
-    return (made * min(1.0, OUTPUT_PEAK / peak)).astype(np.float32)
+        noise = np.random.default_rng(int(key[:16], 16)).standard_normal(len(output))
+        output = output + noise * level * 10 ** (-variant.noise_db / 20)
+    peak = max(float(np.abs(output).max(initial=0.0)), 1e-12)
+    return (output * min(1.0, OUTPUT_PEAK / peak)).astype(np.float32)
 
 
 def _level(samples: np.ndarray) -> float:

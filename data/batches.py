@@ -1,7 +1,7 @@
-"""Order of training: epochs of batches of similar length, each clip with a prompt from another clip of its speaker.
+"""The order of training: epochs of batches of similar length; each clip has a prompt from another clip of its speaker.
 
-The order is a function of the seed, the epoch and the clips, so two numbers are the state of a sampler, and a resumed
-run continues exactly.
+The seed, the epoch and the clips determine the order, so two numbers are the state of a sampler and a resumed run
+continues exactly.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class LengthBucketedBatchSampler:
         self._of_speaker: dict[str, list[int]] = {}
         for index, clip in enumerate(clips):
             self._of_speaker.setdefault(clip.speaker, []).append(index)
-        if alone := [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]:
-            raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
+        single = [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]
+        if single:
+            raise ValueError(f"speakers with a single clip cannot be prompted: {single[:5]}")
         self.load_state_dict(SamplerState())
 
     def __len__(self) -> int:
@@ -87,6 +88,8 @@ class LengthBucketedBatchSampler:
         indices = list(range(len(self._clips)))
         shuffler.shuffle(indices)
         pairs = [TargetPromptPair(index, self._prompt(index, shuffler)) for index in indices]
+
+        # Sorting only within a pool keeps padding small, and batches still differ between epochs.
         batches = []
         for pool in _even_parts(pairs, self._batch_size * _POOL):
             batches += _even_parts(sorted(pool, key=self._length), self._batch_size)
@@ -98,9 +101,9 @@ class LengthBucketedBatchSampler:
 
     def _prompt(self, target: int, shuffler: random.Random) -> int:
         """Another clip of the same speaker."""
-        others = self._of_speaker[self._clips[target].speaker]
-        chosen = others[shuffler.randrange(len(others) - 1)]
-        return others[-1] if chosen == target else chosen
+        same_speaker = self._of_speaker[self._clips[target].speaker]
+        chosen = same_speaker[shuffler.randrange(len(same_speaker) - 1)]
+        return same_speaker[-1] if chosen == target else chosen
 
 
 def _even_parts(pairs: list[TargetPromptPair], max_size: int) -> list[list[TargetPromptPair]]:

@@ -11,8 +11,8 @@ from enum import Enum
 
 import numpy as np
 
-OFFSET_LIMIT = 0.01  # of full scale; a larger constant offset is a finding
-_OFFSET = 1e-3  # of full scale; a smaller one is left, as no recording of a voice has a mean of exactly 0
+OFFSET_LIMIT = 0.01  # fraction of full scale; a larger constant offset is a finding
+_OFFSET = 1e-3  # fraction of full scale; a smaller offset is left, as no recording of a voice has a mean of exactly 0
 _CHANCE = 5.0  # standard errors of the mean, so that the mean of a short noise is not taken for an offset
 _QUIET = 10 ** (-20 / 10)  # power of a channel without voice, relative to the loudest one
 _CANCELLED = 0.25  # power of the mix, relative to the loudest channel: two channels with a correlation of -0.5
@@ -20,9 +20,9 @@ _UNLIKE = 0.5  # correlation of samples, and of levels, below which two channels
 _IN_PHASE = 0.7  # correlation of samples; the mean of one voice at two distances is a comb filter
 _LOUDER = 2.0  # power of a centre channel that holds the speech, relative to every other one
 _FRAME_S = 0.05
-_FULL = 0.999  # of full scale
+_FULL = 0.999  # fraction of full scale
 _LONGEST_ENVELOPE = 400_000  # frames, 5.5 h
-_CENTRE = 2  # in all layouts of 3 channels and more, but of 4
+_CENTRE = 2  # index in all layouts of 3 channels and more, except 4
 _LOW_FREQUENCIES = 3  # LFE, in layouts of 6 channels and more
 
 
@@ -34,7 +34,7 @@ class Mix(Enum):
     INVERTED = "inverted"
     OUT_OF_PHASE = "out of phase"
     DIFFERENT = "different sound"  # two speakers, or speech and music
-    WEIGHTED = "weighted"  # by the standard of the layout
+    WEIGHTED = "weighted"  # weights are those of the layout's standard
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Downmix:
 
     mix: Mix = Mix.PLAIN
     weights: tuple[float, ...] = (1.0,)
-    offsets: tuple[float, ...] = (0.0,)  # of full scale; 0 for one that is not worth subtracting
+    offsets: tuple[float, ...] = (0.0,)  # fractions of full scale; 0 if not worth subtracting
     between: tuple[int, int] = (0, 0)  # the two channels that were compared, from 0
-    correlation: float = 1.0  # of these two
-    full_scale_share: float = 0.0  # of the samples, before the offset was subtracted
+    correlation: float = 1.0  # correlation of these two
+    full_scale_share: float = 0.0  # share of samples, before the offset was subtracted
 
     @property
     def largest_offset(self) -> float:
@@ -85,7 +85,7 @@ class ChannelStatistics:
     _squares: np.ndarray = field(init=False)
     _products: np.ndarray = field(init=False)
     _full: np.ndarray = field(init=False)
-    _means: list[np.ndarray] = field(default_factory=list)  # of frames, (F, channels)
+    _means: list[np.ndarray] = field(default_factory=list)  # means of frames, (F, channels)
     _powers: list[np.ndarray] = field(default_factory=list)
     _frames: int = 0
 
@@ -129,22 +129,28 @@ class ChannelStatistics:
         """Weights (channels,), the mix, the two loudest channels and their correlation."""
         mean = np.full(self.channels, 1 / self.channels)
         powers = covariance.diagonal()
+        # A single channel and silence need no choice.
         if self.channels == 1 or powers.max() < 1e-10:
             return mean, Mix.PLAIN, (0, 0), 1.0
         loudest, second = (int(channel) for channel in np.argsort(-powers, kind="stable")[:2])
         alone = np.zeros(self.channels)
         alone[loudest] = 1.0
+        # A second channel this quiet has no voice.
         if powers[second] < _QUIET * powers[loudest]:
             return alone, Mix.LOUDEST, (loudest, second), 0.0
 
         correlation = float(covariance[loudest, second] / np.sqrt(powers[loudest] * powers[second]))
         between = (min(loudest, second), max(loudest, second))
         has_centre = self.channels == 3 or self.channels > 4
+
+        # A loud centre channel holds the speech.
         if has_centre and loudest == _CENTRE and powers[loudest] > _LOUDER * powers[second]:
             return alone, Mix.WEIGHTED, between, correlation
         weights, mix = mean, Mix.PLAIN
         if self.channels > 2:
             weights, mix = self._standard_weights(powers, loudest), Mix.WEIGHTED
+
+        # The mix is refused if the channels cancel in it, or if one voice is out of phase in it.
         if weights @ covariance @ weights <= _CANCELLED * powers[loudest]:
             return alone, Mix.INVERTED, between, correlation
         if abs(correlation) < _UNLIKE and self._level_correlation(*between, offsets) < _UNLIKE:
@@ -164,14 +170,15 @@ class ChannelStatistics:
             weights[loudest] = 1.0
         return weights / weights.sum()
 
-    def _level_correlation(self, one: int, other: int, offsets: np.ndarray) -> float:
+    def _level_correlation(self, channel: int, other: int, offsets: np.ndarray) -> float:
         """Correlation of the levels of two channels over time; 1 for a recording of a few frames."""
         if self._frames < 8:
             return 1.0
-        means, powers = np.concatenate(self._means)[:, [one, other]], np.concatenate(self._powers)[:, [one, other]]
-        shifts = offsets[[one, other]]
+        means = np.concatenate(self._means)[:, [channel, other]]
+        powers = np.concatenate(self._powers)[:, [channel, other]]
+        shifts = offsets[[channel, other]]
         levels = np.sqrt(np.maximum(0.0, powers - 2 * means * shifts + shifts**2))
         spreads = levels.std(axis=0)
         if spreads.min() <= 0.05 * levels.mean(axis=0).max():
-            return 0.0  # one of them is a steady sound
+            return 0.0  # either is a steady sound
         return float(np.corrcoef(levels.T)[0, 1])

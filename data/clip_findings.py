@@ -35,7 +35,7 @@ OTHER_TEXT = "other text"
 """Kind: a recogniser hears another text of the dataset in the clip."""
 _REPEATED_MARK = re.compile(r"([^\w\s])\1{2,}")
 _SENTENCE_MARKS = ".!?…።፧፨؟۔।॥。！？"
-_MARKED_WORDS = 4  # from so many on, a mark after each is a fault
+_MARKED_WORDS = 4  # fewer words say nothing about a mark after each
 _LINE_SAMPLE = 20_000  # pairs of clips for the slope of Theil and Sen
 _BINS = 24
 _MOST_CHARACTERS = 48
@@ -49,7 +49,7 @@ _CACHE_KIB = 16_000
 class ClipLimits:
     """Bounds beyond which a clip gets a finding."""
 
-    clipped_share: float = 0.001  # of the samples
+    clipped_share: float = 0.001  # share of samples
     level_apart: float = 10.0  # LU from the median of the dataset
     least_lufs: float = -45.0
     snr_db: float = 10.0
@@ -59,14 +59,14 @@ class ClipLimits:
     pace_z: float = 3.5  # robust z-score (Iglewicz and Hoaglin 1993)
     pace_times: float = 1.5  # and at least this ratio to the median: uniform data has large scores
     pace_error_times: float = 2.5  # an error: the text must be another one
-    length_z: float = 3.0  # of the speech, to what its text takes in this dataset
+    length_z: float = 3.0  # z-score of the speech duration against its text, in this dataset
     length_times: float = 1.6
-    same_text_clips: int = 5  # of one speaker; from so many on a table was filled with one text
-    least_clips: int = 10  # for a meaningful median
+    same_text_clips: int = 5  # clips of a speaker with one text; the table was filled down
+    least_clips: int = 10  # fewer give no meaningful median
     rare_occurrences: int = 3
-    rare_share: float = 0.1  # of the clips; beyond, rare characters are normal
+    rare_share: float = 0.1  # share of clips; above it rare characters are normal
     max_text_length: int = 0  # characters that the model can hold; 0: unknown
-    sketch_bits: int = 24  # of 256; the nearest of 617 unrelated clips of the demo differ in 58
+    sketch_bits: int = 24  # differing bits, out of 256; the nearest of 617 unrelated clips of the demo differ in 58
     sketch_duration: float = 0.1  # relative difference in length between copies
 
 
@@ -108,7 +108,8 @@ def scale(values: ArrayLike) -> tuple[float, float]:
     middle = float(np.median(array))
     apart = np.abs(array - middle)
     spread = float(np.median(apart)) / 0.6745
-    if spread == 0:  # more than half are equal: use the mean deviation (Iglewicz and Hoaglin 1993)
+    # More than half of the values are equal: use the mean deviation (Iglewicz and Hoaglin 1993).
+    if spread == 0:
         spread = 1.253314 * float(apart.mean())
     return middle, spread
 
@@ -128,30 +129,33 @@ def _speech_s(measures: Measures) -> float:
 
 def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
     """Findings about the text."""
-    found = []
+    findings = []
     if clip.unknown:
-        found.append(ClipFinding("unknown characters", ERROR, f"unknown to the tokenizer: {' '.join(clip.unknown)}", 5))
+        message = f"unknown to the tokenizer: {' '.join(clip.unknown)}"
+        findings.append(ClipFinding("unknown characters", ERROR, message, 5))
     if clip.over:
-        found.append(ClipFinding("too long", ERROR, clip.over, 5.0))
+        findings.append(ClipFinding("too long", ERROR, clip.over, 5.0))
     if clip.other_text:
-        found.append(ClipFinding(OTHER_TEXT, ERROR, clip.other_text, 50.0))  # first in the review
-    if message := _mark_fault(clip.written):
-        found.append(ClipFinding("repeated marks", WARNING, message, 1.5))
+        findings.append(ClipFinding(OTHER_TEXT, ERROR, clip.other_text, 50.0))  # first in the review
+    message = _mark_fault(clip.written)
+    if message:
+        findings.append(ClipFinding("repeated marks", WARNING, message, 1.5))
+
     if 0 < limits.max_text_length < len(clip.text):
         message = (f"{len(clip.text)} characters; the model holds {limits.max_text_length} tokens, so it fits only "
-                   f"where "
-                   "pieces are longer than one")
-        found.append(ClipFinding("long text", WARNING, message, 3.0))
-    symbols = sorted({one for one in clip.text if one.isnumeric() or (one.isprintable() and not one.isspace()
-                                                                      and not one.isalnum() and not _in_words(one))})
+                   "where pieces are longer than one")
+        findings.append(ClipFinding("long text", WARNING, message, 3.0))
+
+    symbols = sorted({character for character in clip.text if _is_symbol(character)})
     if symbols:
-        found.append(ClipFinding("symbols", WARNING, f"{' '.join(symbols)} in the text: spell out as it is spoken", 2))
-    return found
+        message = f"{' '.join(symbols)} in the text: spell out as it is spoken"
+        findings.append(ClipFinding("symbols", WARNING, message, 2))
+    return findings
 
 
 def _mark_fault(text: str) -> str:
-    """What is wrong with the marks of a text as it was given; empty if nothing is. Three dots are one mark."""
-    runs = {run for match in _REPEATED_MARK.finditer(text) if (run := match[0]) != "..."}
+    """What is wrong with the marks of the text as written; empty if nothing is. Three dots are one mark."""
+    runs = {match[0] for match in _REPEATED_MARK.finditer(text)} - {"..."}
     if runs:
         return f"{' '.join(sorted(runs))} in the text: a mark is not repeated"
     words = text.split()
@@ -160,30 +164,44 @@ def _mark_fault(text: str) -> str:
     return ""
 
 
+def _is_symbol(character: str) -> bool:
+    """Whether a character must be spelled out, such as a digit or a currency sign."""
+    if character.isnumeric():
+        return True
+    return (character.isprintable() and not character.isspace() and not character.isalnum()
+            and not _in_words(character))
+
+
 def _in_words(character: str) -> bool:
     return character in "'’.,?!-" or ("a" + character).isidentifier()
 
 
 def audio_findings(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
     """Findings about the recording."""
-    found = []
+    findings = []
+
     if measures.clipped_share > limits.clipped_share:
-        found.append(ClipFinding("clipping", WARNING, f"{measures.clipped_share:.1%} of the samples are clipped",
+        findings.append(ClipFinding("clipping", WARNING, f"{measures.clipped_share:.1%} of the samples are clipped",
                                  2 + min(3.0, 20 * measures.clipped_share)))
+
     if measures.snr_db is not None and measures.snr_db < limits.snr_db:
-        found.append(ClipFinding("noise", WARNING, f"the voice is {measures.snr_db:.0f} dB over the noise, "
+        findings.append(ClipFinding("noise", WARNING, f"the voice is {measures.snr_db:.0f} dB over the noise, "
                                  f"{limits.snr_db:g} or more are wanted", 2 + (limits.snr_db - measures.snr_db) / 5))
-    for seconds, where in ((measures.silence_start_s, "start"), (measures.silence_end_s, "end")):
-        if seconds > limits.edge_s:  # of clips whose edges were kept
-            found.append(ClipFinding(EDGES, WARNING, f"{seconds:.1f} s of silence at the {where}",
+
+    # Only clips whose edges were kept have silence at an end.
+    for seconds, end in ((measures.silence_start_s, "start"), (measures.silence_end_s, "end")):
+        if seconds > limits.edge_s:
+            findings.append(ClipFinding(EDGES, WARNING, f"{seconds:.1f} s of silence at the {end}",
                                      1 + min(2.0, seconds / 2)))
+
     if measures.pause_s > limits.pause_s:
-        found.append(ClipFinding("silence", WARNING, f"{measures.pause_s:.1f} s of silence within the clip",
+        findings.append(ClipFinding("silence", WARNING, f"{measures.pause_s:.1f} s of silence within the clip",
                                  1 + min(2.0, measures.pause_s / 2)))
+
     if 0 < measures.bandwidth_hz < limits.bandwidth_hz:
-        found.append(ClipFinding("bandwidth", WARNING, f"nothing above {measures.bandwidth_hz / 1000:.1f} kHz in "
+        findings.append(ClipFinding("bandwidth", WARNING, f"nothing above {measures.bandwidth_hz / 1000:.1f} kHz in "
                                  f"{measures.sample_rate:,} samples a second: muffled, as by telephone", 2.5))
-    return found
+    return findings
 
 
 @dataclass(frozen=True)
@@ -219,7 +237,8 @@ class ClipStatistics:
 
     def add(self, clip: AnalysedClip) -> None:
         for title, _, read in _READ:
-            if (value := read(clip)) is not None:
+            value = read(clip)
+            if value is not None:
                 self.values[title].append(value)
         self.counts.update("".join(clip.text.split()))
 
@@ -233,15 +252,17 @@ class ClipStatistics:
         return tuple(self.counts.most_common(_MOST_CHARACTERS))
 
     def rarest(self) -> tuple[tuple[str, int], ...]:
-        """The rarest characters first, of those that are not among the most frequent or are hard to learn."""
+        """Characters that are not among the most frequent or are hard to learn, the rarest first."""
         frequent = dict(self.characters())
-        rare = ((one, count) for one, count in self.counts.items() if one not in frequent or count < LEARNABLE)
-        return tuple(sorted(rare, key=lambda one: (one[1], one[0]))[:_MOST_CHARACTERS])
+        rare = ((character, count) for character, count in self.counts.items()
+                if character not in frequent or count < LEARNABLE)
+        return tuple(sorted(rare, key=lambda pair: (pair[1], pair[0]))[:_MOST_CHARACTERS])
 
 
 def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
     among = 0
-    if title == CLIPPING_TITLE:  # most recordings have none, and would hide the others
+    # Most recordings have no clipped samples, and would hide the others.
+    if title == CLIPPING_TITLE:
         among, values = len(values), values[values > 0]
         if not len(values):
             return Histogram(title, unit, 0.0, 1.0, 0.0, (0,) * _BINS, among)
@@ -259,8 +280,8 @@ class DatasetSurvey:
         self.spread = ClipStatistics()
         self._limits = limits
         self._clips = 0
-        self._repeated: Counter[str] = Counter()  # by the first clip of a text, how many others have it
-        self._lengths, self._durations, self._speech = array("d"), array("d"), array("d")  # in the order of the clips
+        self._repeated: Counter[str] = Counter()  # other clips with the text, keyed by the first clip that has it
+        self._lengths, self._durations, self._speech = array("d"), array("d"), array("d")  # all in clip order
         self._open = ExitStack()
         self._copies = self._open.enter_context(_Copies(limits))
         self._texts, self._speakers, self._sounds = (self._open.enter_context(DiskDict()) for _ in range(3))
@@ -282,23 +303,30 @@ class DatasetSurvey:
         self._lengths.append(text_length(clip.text))
         self._durations.append(clip.measures.duration_s if clip.measures else nan)
         self._speech.append(max(0.0, _speech_s(clip.measures)) if clip.measures else nan)
-        if (place := self._texts.put(_text_key(clip), clip.id)) is not None:
-            self._repeated[place] += 1
+
+        # The same text twice is noted at its first clip.
+        earlier_clip = self._texts.put(_text_key(clip), clip.id)
+        if earlier_clip is not None:
+            self._repeated[earlier_clip] += 1
         if self._speakers.put(clip.speaker, "one") == "one":
             self._speakers.replace(clip.speaker, "several")
-        if (first := self._copies.first(clip)) is not None:
-            self._sounds.put(clip.id, json.dumps(first))
-            if first[1] != clip.text:
-                self._sounds.put(first[0], json.dumps([clip.id, clip.text]))
+
+        # Both clips are noted if their texts differ: a listener must decide which text is right.
+        copy = self._copies.first(clip)
+        if copy is not None:
+            self._sounds.put(clip.id, json.dumps(copy))
+            name, text = copy
+            if text != clip.text:
+                self._sounds.put(name, json.dumps([clip.id, clip.text]))
 
     def find_problems(self, clip: AnalysedClip) -> tuple[ClipFinding, ...]:
         """The findings of a clip that was added, the gravest first."""
-        found = text_findings(clip, self._limits)
-        found += audio_findings(clip.measures, self._limits) if clip.measures else [
+        findings = text_findings(clip, self._limits)
+        findings += audio_findings(clip.measures, self._limits) if clip.measures else [
             ClipFinding("unreadable", ERROR, "the recording could not be read", 10.0)]
         for find in (self._level, self._pace, self._long, self._same_sound, self._same_text, self._rare, self._alone):
-            found += find(clip)
-        return tuple(sorted(found, key=lambda finding: -finding.weight))
+            findings += find(clip)
+        return tuple(sorted(findings, key=lambda finding: -finding.weight))
 
     @cached_property
     def _usual_level(self) -> float | None:
@@ -317,7 +345,8 @@ class DatasetSurvey:
 
         In a small dataset nearly every clip has one; `data.validation` reports that for the whole dataset.
         """
-        rare = {one: count for one, count in self.spread.counts.items() if count < self._limits.rare_occurrences}
+        rare = {character: count for character, count in self.spread.counts.items()
+                if count < self._limits.rare_occurrences}
         return frozenset(rare) if sum(rare.values()) <= self._limits.rare_share * self._clips else frozenset()
 
     def _level(self, clip: AnalysedClip) -> list[ClipFinding]:
@@ -351,16 +380,20 @@ class DatasetSurvey:
     def _usual_length(self) -> tuple[float, float, float, float] | None:
         """Seconds of speech at no letter, seconds a letter, and the middle and spread of the log ratio to that line."""
         letters, speech = np.frombuffer(self._lengths), np.frombuffer(self._speech)
-        known = np.isfinite(speech) & (speech > 0.05) & (letters > 0)
-        letters, speech = letters[known], speech[known]
+        measured = np.isfinite(speech) & (speech > 0.05) & (letters > 0)
+        letters, speech = letters[measured], speech[measured]
+
         if len(letters) < self._limits.least_clips:
             return None
-        first, second = np.random.default_rng(0).integers(0, len(letters), (2, _LINE_SAMPLE))
-        differ = letters[first] != letters[second]
+
+        # The slope of Theil and Sen: the median over random pairs of clips, which outliers do not move.
+        first_clip, second_clip = np.random.default_rng(0).integers(0, len(letters), (2, _LINE_SAMPLE))
+        differ = letters[first_clip] != letters[second_clip]
         if not differ.any():
             return None
-        first, second = first[differ], second[differ]
-        slope = float(np.median((speech[first] - speech[second]) / (letters[first] - letters[second])))
+        first_clip, second_clip = first_clip[differ], second_clip[differ]
+        slopes = (speech[first_clip] - speech[second_clip]) / (letters[first_clip] - letters[second_clip])
+        slope = float(np.median(slopes))
         start = float(np.median(speech - slope * letters))
         return start, slope, *scale(np.log(speech / _expected_s(letters, start, slope)))
 
@@ -380,10 +413,14 @@ class DatasetSurvey:
 
     def _same_sound(self, clip: AnalysedClip) -> list[ClipFinding]:
         """Copies of an earlier clip. If their texts differ, both clips get an error, and so does a copy of either."""
-        if (found := self._sounds.get(clip.id)) is None:
+        copy = self._sounds.get(clip.id)
+        if copy is None:
             return []
-        name, text = json.loads(found)
-        if text == clip.text and (rival := self._sounds.get(name)) is not None:
+        name, text = json.loads(copy)
+
+        # A copy of a clip whose own copy has another text shares that conflict.
+        rival = self._sounds.get(name) if text == clip.text else None
+        if rival is not None:
             name, text = json.loads(rival)
         if text == clip.text:
             return [ClipFinding(SAME_SOUND, WARNING, f"sounds like {name}", 3.0)]
@@ -391,17 +428,21 @@ class DatasetSurvey:
                             3.0)]
 
     def _same_text(self, clip: AnalysedClip) -> list[ClipFinding]:
-        there = self._texts.get(_text_key(clip))
-        if there is not None and (count := 1 + self._repeated[there]) >= self._limits.same_text_clips:
+        earlier_clip = self._texts.get(_text_key(clip))
+        if earlier_clip is None:
+            return []
+        count = 1 + self._repeated[earlier_clip]
+        if count >= self._limits.same_text_clips:
             message = f"its text is that of {count} clips of the same speaker: was the table filled down?"
             return [ClipFinding("text of many clips", WARNING, message, 4.0)]
-        return [] if there in (None, clip.id) else [
-            ClipFinding("same text", WARNING, f"the text of {there}, by the same speaker", 0.5)]
+        if earlier_clip == clip.id:
+            return []
+        return [ClipFinding("same text", WARNING, f"the text of {earlier_clip}, by the same speaker", 0.5)]
 
     def _rare(self, clip: AnalysedClip) -> list[ClipFinding]:
-        here = sorted(self._rare_characters & set(clip.text))
-        message = f"{' '.join(here)} seen fewer than {self._limits.rare_occurrences} times in the dataset"
-        return [ClipFinding("rare characters", WARNING, message, 0.3)] if here else []
+        characters = sorted(self._rare_characters & set(clip.text))
+        message = f"{' '.join(characters)} seen fewer than {self._limits.rare_occurrences} times in the dataset"
+        return [ClipFinding("rare characters", WARNING, message, 0.3)] if characters else []
 
     def _alone(self, clip: AnalysedClip) -> list[ClipFinding]:
         message = f"all that {clip.speaker!r} says: no other clip can be its prompt"
@@ -426,14 +467,14 @@ class _Sound:
 
     @classmethod
     def of(cls, clip: AnalysedClip) -> _Sound | None:
-        one = clip.measures
-        return cls(one.sketch, _speech_s(one)) if one and one.sketch else None
+        measures = clip.measures
+        return cls(measures.sketch, _speech_s(measures)) if measures and measures.sketch else None
 
     @property
     def parts(self) -> list[int]:
         """Chunks of the sketch with their positions: a copy shares at least one."""
-        return [at << 32 | int(self.sketch[at * _CHUNK:(at + 1) * _CHUNK], 16)
-                for at in range(len(self.sketch) // _CHUNK)]
+        return [chunk << 32 | int(self.sketch[chunk * _CHUNK:(chunk + 1) * _CHUNK], 16)
+                for chunk in range(len(self.sketch) // _CHUNK)]
 
     def is_like(self, other: _Sound, limits: ClipLimits) -> bool:
         return (abs(self.voiced_s - other.voiced_s) <= limits.sketch_duration * max(self.voiced_s, other.voiced_s)
@@ -449,7 +490,8 @@ class _Copies:
         self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._database.execute("CREATE TABLE sounds (at INTEGER PRIMARY KEY, sketch TEXT, voiced_s REAL, clip TEXT)")
         self._database.execute("CREATE TABLE parts (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT ROWID")
-        self._database.execute("BEGIN")  # never committed: no other process reads it
+        # Nothing is committed, because no other process reads the database.
+        self._database.execute("BEGIN")
 
     def __enter__(self) -> Self:
         return self
@@ -460,8 +502,11 @@ class _Copies:
 
     def first(self, clip: AnalysedClip) -> tuple[str, str] | None:
         """Id and text of the first recording that sounds like this one; if there is none, store this one."""
-        if (sound := _Sound.of(clip)) is None:
+        sound = _Sound.of(clip)
+        if sound is None:
             return None
+
+        # Copies share at least one chunk of the sketch, so few rows are compared bit by bit.
         parts = sound.parts
         near = self._database.execute(
             "SELECT sketch, voiced_s, clip FROM sounds WHERE at IN "
@@ -470,7 +515,8 @@ class _Copies:
             if sound.is_like(_Sound(sketch, voiced_s), self._limits):
                 name, text = json.loads(stored)
                 return name, text
-        at = self._database.execute("INSERT INTO sounds (sketch, voiced_s, clip) VALUES (?, ?, ?)",
+
+        row = self._database.execute("INSERT INTO sounds (sketch, voiced_s, clip) VALUES (?, ?, ?)",
                                     (sound.sketch, sound.voiced_s, json.dumps([clip.id, clip.text]))).lastrowid
-        self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", [(part, at) for part in parts])
+        self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", [(part, row) for part in parts])
         return None

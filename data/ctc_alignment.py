@@ -25,8 +25,8 @@ class AlignmentCosts:
 
     star: float = 4.0
     left_out: float = 2.5
-    gap: float = 0.12  # for each frame without a sound inside the first or last word of a sentence
-    states: int = 4096  # in the window
+    gap: float = 0.12  # per frame without a sound inside the first or last word of a sentence
+    states: int = 4096  # states in the window
     held_frames: int = 3000  # whose path later frames may still change
 
 
@@ -63,16 +63,18 @@ class CTCAligner:
         self._label_scores: list[np.ndarray] = []
         self._loud: list[np.ndarray] = []
         self._frames = 0
-        self._origins: dict[int, tuple[int, np.ndarray]] = {}  # of sentences left out, by frame
+        self._origins: dict[int, tuple[int, np.ndarray]] = {}  # origins of sentences left out, keyed by frame
 
     def _build_states(self, sentences: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]]) -> None:
         """States: a star before each sentence and after the last, labels, and blanks between the labels of one."""
-        labels, owners = [_STAR], [-1]  # of each state; the label's number in the text
+        # Each state has a label, and as its owner the number of that label in the text, or -1.
+        labels, owners = [_STAR], [-1]
         stars, costs = [0], [0.0]
         number = 0
-        for sentence, (first, last) in zip(sentences, edges, strict=True):
+        for sentence, (first_length, last_length) in zip(sentences, edges, strict=True):
             for place, label in enumerate(sentence):
-                gap = _GAP if place < first or place > len(sentence) - last else _BLANK
+                # A gap costs more than a blank: it keeps the first and the last word together.
+                gap = _GAP if place < first_length or place > len(sentence) - last_length else _BLANK
                 labels += [gap, label] if place else [label]
                 owners += [-1, number] if place else [number]
                 number += 1
@@ -82,15 +84,17 @@ class CTCAligner:
             costs.append(costs[-1] + self._costs.left_out * len(sentence))
         self._labels, self._owners = np.array(labels), np.array(owners)
         self._count = number
-        self._over = np.zeros(len(labels), bool)  # reached from two states before, over a blank or a star
+        # These states can be reached from two states before, over a blank or a star.
+        self._over = np.zeros(len(labels), bool)
         self._over[2:] = (self._labels[2:] >= 0) & (self._labels[:-2] >= 0) & (self._labels[2:] != self._labels[:-2])
-        self._star_places, self._star_costs = np.array(stars), np.array(costs)  # of all sentences before each
+        self._star_places = np.array(stars)
+        self._star_costs = np.array(costs)  # costs of all sentences before each star
 
     def push(self, log_probs: np.ndarray) -> None:
         """The next frames (F, V), log-probabilities."""
         blank = log_probs[:, self._blank]
-        others = np.delete(log_probs, self._blank, axis=1).max(1)
-        star = np.maximum(blank, others - np.float32(self._costs.star))
+        best_other = np.delete(log_probs, self._blank, axis=1).max(1)
+        star = np.maximum(blank, best_other - np.float32(self._costs.star))
         gap = blank - np.float32(self._costs.gap)
         table = np.column_stack([log_probs, gap, star, blank]).astype(np.float32)  # `_GAP`, `_STAR`, `_BLANK`
         for row in table:
@@ -99,49 +103,57 @@ class CTCAligner:
             self._step(row)
             self._frames += 1
         self._tables.append(table)
+
+        # Frames far behind the current one are traced back and dropped, so that memory stays bounded.
         if len(self._back) > 2 * self._costs.held_frames:
             self._commit(len(self._back) - self._costs.held_frames)
 
     def _step(self, row: np.ndarray) -> None:
-        base, size, before = self._base, self._window, self._scores
+        base, size, scores = self._base, self._window, self._scores
         states = slice(base, base + size)
+        # The first frame is at the first star or the first label.
         if self._frames == 0:
             after = np.full(size, _NEVER, np.float32)
             after[:2] = 0.0
             back = np.zeros(size, np.uint8)
         else:
-            after, back = before.copy(), np.zeros(size, np.uint8)
-            _better(after[1:], back[1:], before[:-1], _NEXT)
-            _better(after[2:], back[2:], np.where(self._over[states][2:], before[:-2], _NEVER), _OVER)
-            first, last = np.searchsorted(self._star_places, [base, base + size])
-            if last - first > 1:
-                self._leave_out(first, last, before, after, back)
+            after, back = scores.copy(), np.zeros(size, np.uint8)
+            _better(after[1:], back[1:], scores[:-1], _NEXT)
+            _better(after[2:], back[2:], np.where(self._over[states][2:], scores[:-2], _NEVER), _OVER)
+
+            # A sentence without a sound is left out: from star to star, at a cost.
+            first_star, last_star = np.searchsorted(self._star_places, [base, base + size])
+            if last_star - first_star > 1:
+                self._leave_out(first_star, last_star, scores, after, back)
         self._scores = after + row[self._labels[states]]
         self._back.append(back)
         self._bases.append(base)
 
-    def _leave_out(self, first: int, last: int, before: np.ndarray, after: np.ndarray, back: np.ndarray) -> None:
+    def _leave_out(self, first_star: int, last_star: int, scores: np.ndarray, after: np.ndarray,
+                   back: np.ndarray) -> None:
         """From each star of the window to every later one, at the cost of the sentences between."""
-        places = self._star_places[first:last] - self._base
-        costs = self._star_costs[first:last]
-        offered = before[places] + costs
+        places = self._star_places[first_star:last_star] - self._base
+        costs = self._star_costs[first_star:last_star]
+        offered = scores[places] + costs
         highest = np.maximum.accumulate(offered)
-        origins = np.maximum.accumulate(np.where(offered >= highest, np.arange(first, last), 0))
+        origins = np.maximum.accumulate(np.where(offered >= highest, np.arange(first_star, last_star), 0))
         left_out = np.concatenate([[_NEVER], highest[:-1] - costs[1:]])
         better = left_out > after[places]
         if better.any():
             after[places[better]], back[places[better]] = left_out[better], _LEAVE_OUT
-            self._origins[self._frames] = (first, np.concatenate([[first], origins[:-1]]))
+            self._origins[self._frames] = (first_star, np.concatenate([[first_star], origins[:-1]]))
 
     def _move(self) -> None:
         """Let the window follow the most likely state, and keep the scores small."""
         best = int(np.argmax(self._scores))
         if self._frames:
             self._scores = np.maximum(self._scores - self._scores[best], _NEVER)
-        wanted = min(max(self._base, self._base + best - self._window // 2), len(self._labels) - self._window)
-        if (moved := wanted - self._base) > 0:
-            self._scores = np.concatenate([self._scores[moved:], np.full(moved, _NEVER, np.float32)])
-            self._base = wanted
+        middle = self._base + best - self._window // 2
+        base = min(max(self._base, middle), len(self._labels) - self._window)
+        shift = base - self._base
+        if shift > 0:
+            self._scores = np.concatenate([self._scores[shift:], np.full(shift, _NEVER, np.float32)])
+            self._base = base
 
     def _trace(self, state: int) -> np.ndarray:
         """The states (F,) of the uncommitted frames on the best path to `state`."""
@@ -156,8 +168,8 @@ class CTCAligner:
 
     def _origin(self, frame: int, state: int) -> int:
         """The star from which sentences were skipped to reach the star at `state`."""
-        first, origins = self._origins[self._frames - len(self._back) + frame]
-        return int(self._star_places[origins[np.searchsorted(self._star_places, state) - first]])
+        first_star, origins = self._origins[self._frames - len(self._back) + frame]
+        return int(self._star_places[origins[np.searchsorted(self._star_places, state) - first_star]])
 
     def _commit(self, frames: int) -> None:
         """Fix the path of the first `frames` uncommitted frames."""
@@ -182,6 +194,7 @@ class CTCAligner:
         scores = np.full(self._count, -np.inf)
         foreign = np.zeros(len(self._star_places), int)
         if self._frames:
+            # The text ends at its last label or at the star behind it, if either was reached.
             last = len(self._labels) - 1 - self._base
             ending = [place for place in (last, last - 1) if 0 <= place < self._window]
             best = max(ending, key=lambda place: self._scores[place], default=-1)

@@ -31,10 +31,11 @@ class DiskDict:
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.execute("PRAGMA cache_size = -2000")  # KiB
         self._database.execute("CREATE TABLE entries (name BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
-        self._database.execute("BEGIN")  # never committed: no other process reads it
+        # Nothing is committed, because no other process reads the database.
+        self._database.execute("BEGIN")
 
     def put(self, name: str, value: str) -> str | None:
-        """Store `value` under a new `name`; else return the value that is there."""
+        """Store `value` under a new `name`; else return the stored value."""
         try:
             self._database.execute("INSERT INTO entries VALUES (?, ?)", (_bytes(name), _bytes(value)))
         except sqlite3.IntegrityError:
@@ -46,8 +47,8 @@ class DiskDict:
         self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (_bytes(name), _bytes(value)))
 
     def get(self, name: str) -> str | None:
-        found = self._database.execute("SELECT value FROM entries WHERE name = ?", (_bytes(name),)).fetchone()
-        return found[0].decode("utf-8", "surrogatepass") if found else None
+        row = self._database.execute("SELECT value FROM entries WHERE name = ?", (_bytes(name),)).fetchone()
+        return row[0].decode("utf-8", "surrogatepass") if row else None
 
     def __enter__(self) -> Self:
         return self
@@ -77,20 +78,20 @@ class DiskSequence(Sequence[T], Generic[T]):
             yield from map(self._read, self._lines(start, min(len(self), start + _ROWS_PER_READ)))
 
     @overload
-    def __getitem__(self, at: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
-        if isinstance(at, slice):
-            return tuple(self[each] for each in range(len(self))[at])
-        number = range(len(self))[at]
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return tuple(self[index] for index in range(len(self))[index])
+        number = range(len(self))[index]
         return self._read(self._lines(number, number + 1)[0])
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, Sequence) and len(self) == len(other)
-                and all(one == two for one, two in zip(self, other, strict=True)))
+                and all(item == other_item for item, other_item in zip(self, other, strict=True)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -99,7 +100,7 @@ class DiskSequence(Sequence[T], Generic[T]):
         begins = self._begins[start:stop + 1]
         self._file.flush()
         part = os.pread(self._file.fileno(), begins[-1] - begins[0], begins[0])
-        return [part[one - begins[0]:two - begins[0]] for one, two in zip(begins, begins[1:], strict=False)]
+        return [part[begin - begins[0]:end - begins[0]] for begin, end in zip(begins, begins[1:], strict=False)]
 
 
 class DiskList(DiskSequence[T]):
@@ -123,32 +124,41 @@ def unnamed_file(folder: Path | None = None) -> IO[bytes]:
 
 def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """`items` in lists of `size`; the last may be shorter."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
+    remaining = iter(items)
+    while True:
+        part = list(islice(remaining, size))
+        if not part:
+            return
         yield part
 
 
 def sorted_on_disk(lines: Iterable[str], run_length: int = _LINES_PER_RUN) -> Iterator[str]:
     """`lines` without line breaks, sorted by code points by an external merge sort; at most `run_length` in memory."""
     ends = array("q", [0])
-    rest = iter(lines)
+    remaining = iter(lines)
     with unnamed_file() as file:
-        while part := sorted(islice(rest, run_length)):
-            if len(ends) == 1 and len(part) < run_length:
-                yield from part
+        # Each run is sorted in memory and appended to the file.
+        while True:
+            run = sorted(islice(remaining, run_length))
+            if not run:
+                break
+            if len(ends) == 1 and len(run) < run_length:
+                yield from run
                 return
-            file.writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in part)
+            file.writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in run)
             ends.append(file.tell())
-            part.clear()  # before the next run is read
+            # Free the memory before the next run is read.
+            run.clear()
         file.flush()
-        # UTF-8 sorts as its characters do.
+
+        # Bytes of UTF-8 sort in the order of their code points, so the runs merge without decoding.
         for line in heapq.merge(*(_run(file, begin, end) for begin, end in zip(ends, ends[1:], strict=False))):
             yield line.decode("utf-8", "surrogatepass")
 
 
 def _run(file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
     """The lines between two positions, without their ends."""
-    rest = b""
-    for at in range(begin, end, _BLOCK):
-        *whole, rest = (rest + os.pread(file.fileno(), min(_BLOCK, end - at), at)).split(b"\n")
-        yield from whole
+    incomplete = b""
+    for offset in range(begin, end, _BLOCK):
+        *complete, incomplete = (incomplete + os.pread(file.fileno(), min(_BLOCK, end - offset), offset)).split(b"\n")
+        yield from complete

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there, and whether files are what they should be. Never loads torch.
+"""Write files and folders whole or not at all, and compare files with their expected hashes.
 
 A process may be killed at any time and a disk may be full: what is written here has its old content or its new one,
 never a part. With `sync` it also outlives a power cut; caches, which can be made again, do without.
@@ -83,9 +83,12 @@ def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
     temporary = _hidden_beside(target)
     descriptor = -1
     try:
+
+        # The lock tells other processes that this folder is still being written.
         temporary.mkdir(parents=True)
         descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
-        with suppress(OSError):  # some file systems have no locks; then nothing is removed either
+        # Some file systems have no locks; then nothing is removed either.
+        with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         fsync_tree(temporary)
@@ -104,7 +107,7 @@ _NO_FSYNC = "The file system of this folder cannot do what is needed (fsync, ren
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what processes that were killed left of `target`; what a living one writes is locked."""
+    """Remove what killed processes left of `target`; a living process has a lock on its file."""
     pattern = re.compile(rf"\.{re.escape(target.name[:200])}-[0-9a-f]{{8}}")
     with suppress(OSError):
         for entry in os.scandir(target.parent):
@@ -120,7 +123,7 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until what was written to a file or folder is on the disk."""
+    """Wait until the content of a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -141,7 +144,7 @@ def _hidden_beside(target: Path) -> Path:
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """What a file should be. The hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
+    """Expected size and hash of a file. A hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
 
     size: int = -1  # bytes; -1: not known
     sha256: str = ""
@@ -172,23 +175,26 @@ class FileHasher:
         return self._sha256.hexdigest()
 
     def fault(self) -> str:
-        """How the content differs from what was expected, with both values; empty when it does not."""
-        wanted = self.expected
-        if wanted.size >= 0 and self.size != wanted.size:
-            return f"it has {self.size} bytes, the whole file {wanted.size}"
-        if wanted.sha256 and self.sha256 != wanted.sha256:
+        """How the content differs from what was expected, with both values; empty if it is equal."""
+        expected = self.expected
+        if expected.size >= 0 and self.size != expected.size:
+            return f"it has {self.size} bytes, the whole file {expected.size}"
+        if expected.sha256 and self.sha256 != expected.sha256:
             return (f"its {self.size} bytes have the SHA-256 {self.sha256[:12]}..., those of the whole file "
-                    f"{wanted.sha256[:12]}...")
-        if self._blob and self._blob.hexdigest() != wanted.blob:
-            return f"its git hash begins {self._blob.hexdigest()[:12]}, that of the whole file {wanted.blob[:12]}"
+                    f"{expected.sha256[:12]}...")
+        if self._blob and self._blob.hexdigest() != expected.blob:
+            return f"its git hash begins {self._blob.hexdigest()[:12]}, that of the whole file {expected.blob[:12]}"
         return ""
 
 
 def hash_with_progress(path: Path, expected: ExpectedFile, on_block: BlockCallback | None = None) -> FileHasher:
-    """The hashes of `path` as it is, beside what is `expected` of it."""
+    """The hashes of `path`, to compare with `expected`."""
     hasher = FileHasher(expected)
     with open(path, "rb") as file:
-        while block := file.read(BLOCK_BYTES):
+        while True:
+            block = file.read(BLOCK_BYTES)
+            if not block:
+                break
             hasher.update(block)
             if on_block:
                 on_block(len(block), path.name)
@@ -210,15 +216,21 @@ def hash_tree(folder: Path, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
 
 def find_faults(folder: Path, files: Mapping[str, ExpectedFile],
                 on_block: BlockCallback | None = None) -> Iterator[tuple[str, str]]:
-    """Name and fault, a sentence with both values, of each file of `folder` that is not what is expected."""
+    """For each file of `folder` that is not as expected, its name and fault, a sentence with both values."""
     for name, expected in files.items():
         path = check_no_link_out(folder, name)
         if not path.is_file():
             yield name, f"{path} is missing."
-        elif expected.size >= 0 and (size := path.stat().st_size) != expected.size:
+            continue
+
+        # The size is compared first, because hashing a file of gigabytes takes seconds.
+        size = path.stat().st_size
+        if expected.size >= 0 and size != expected.size:
             word = "cut off" if size < expected.size else "too long"
             yield name, f"{path} is {word}: it has {size} bytes, the whole file {expected.size}."
-        elif fault := hash_with_progress(path, expected, on_block).fault():
+            continue
+        fault = hash_with_progress(path, expected, on_block).fault()
+        if fault:
             yield name, f"{path} is damaged: {fault}."
 
 
@@ -228,17 +240,17 @@ def is_pytorch_file(path: Path) -> bool:
         return file.read(len(_LEGACY_MAGIC)) == _LEGACY_MAGIC or zipfile.is_zipfile(file)
 
 
-def check_relative_path(name: str, where: object) -> None:
-    """Raise `UserError` when `name`, which stands in `where`, is not a plain path inside of a folder."""
+def check_relative_path(name: str, source: object) -> None:
+    """Raise `UserError` when `name`, which stands in `source`, is not a plain path inside of a folder."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
         raise UserError(
-            f"{where} names {name!r}, which lies outside of its folder.", "Do not use it: it was tampered with.",
+            f"{source} names {name!r}, which lies outside of its folder.", "Do not use it: it was tampered with.",
         )
 
 
 def check_no_link_out(folder: Path, name: str) -> Path:
-    """`folder / name`; `UserError` where it is a link, or lies behind one, that leads out of `folder`."""
+    """`folder / name`; `UserError` if a link leads out of `folder`."""
     path = folder / name
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
@@ -262,7 +274,7 @@ def read_sums(path: Path, hint: str) -> dict[str, str]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A hard link to `source`, or a copy where the disk cannot link."""
+    """A hard link to `source`, or a copy if the disk cannot link."""
     try:
         os.link(source, target)
     except OSError:

@@ -26,7 +26,7 @@ from data.durable_files import atomic_path
 
 Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
-_LETTERS = {"u": "U", "i": "I", "f": "F"}  # of numpy's kinds, in safetensors
+_LETTERS = {"u": "U", "i": "I", "f": "F"}  # safetensors letter by numpy kind
 _KEYS_PER_READ = 4096
 
 
@@ -43,8 +43,8 @@ class FeaturePack:
 
     def arrays(self, sha256: str) -> dict[str, np.ndarray]:
         """The arrays of a recording, as views."""
-        at = self.index[sha256]
-        return {name: run[self.ends[name][at]:self.ends[name][at + 1]] for name, run in self.values.items()}
+        index = self.index[sha256]
+        return {name: run[self.ends[name][index]:self.ends[name][index + 1]] for name, run in self.values.items()}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FeatureCache:
         stored = _read(path)
         keys = stored.pop(_KEYS).tobytes().decode().split()
         ends = {name.removesuffix(_ENDS): stored.pop(name) for name in list(stored) if name.endswith(_ENDS)}
-        return FeaturePack({key: at for at, key in enumerate(keys)}, stored, ends)
+        return FeaturePack({key: index for index, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
         """Write the pack of a dataset from the files of its `recordings`; those without one are skipped.
@@ -99,6 +99,7 @@ class FeatureCache:
                 if not self.has(sha256) or seen.put(sha256, "") is not None:
                     continue
                 arrays = self.load(sha256)
+                # The first clip tells names and types of the arrays.
                 if len(runs) == 1:
                     for name, array in arrays.items():
                         runs[name] = _PackedArray.empty(name, array.dtype, opened, shape=array.shape[1:])
@@ -122,7 +123,9 @@ class FeatureCache:
                 keys, ends = pack.get_slice(_KEYS), pack.get_slice(name + _ENDS)
                 count = ends.get_shape()[0] - 1
                 size = keys.get_shape()[0]
-                wide = (size + 1) // max(1, count)  # keys are hashes, of one length
+                # Keys are hashes, so all have one length.
+                wide = (size + 1) // max(1, count)
+                # Keys are read in blocks, so that memory stays small.
                 for start in range(0, count, _KEYS_PER_READ):
                     stop = min(count, start + _KEYS_PER_READ)
                     names = keys[start * wide:min(size, stop * wide)].tobytes().decode().split()
@@ -142,12 +145,12 @@ class _PackedArray:
     count: int = 0
 
     @classmethod
-    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None,
+    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first_values: np.ndarray | None = None,
               shape: tuple[int, ...] = ()) -> _PackedArray:
-        made = cls(name, dtype, opened.enter_context(unnamed_file()), shape)
-        if first is not None:
-            made.add(first)
-        return made
+        packed = cls(name, dtype, opened.enter_context(unnamed_file()), shape)
+        if first_values is not None:
+            packed.add(first_values)
+        return packed
 
     @property
     def row_bytes(self) -> int:
@@ -163,6 +166,7 @@ def _write_runs(path: Path, runs: Sequence[_PackedArray]) -> None:
     """Write a safetensors file (header length, header, values) from arrays on disk, the widest type first."""
     header: dict[str, object] = {}
     end = 0
+    # Large types come first, so that arrays are aligned.
     ordered = sorted(runs, key=lambda run: (-run.dtype.itemsize, run.name))
     for run in ordered:
         begin, end = end, end + run.count * run.row_bytes
@@ -195,7 +199,7 @@ def _write(path: Path, arrays: Arrays) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Put a new file in the place of what is there, once it is whole."""
+    """Replace a file by a new one once that is whole."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path, sync=False) as temporary:

@@ -36,13 +36,15 @@ def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: 
     program = ffmpeg_path()
     if program is None:
         raise UserError(f"{path.name} needs ffmpeg to be read, and ffmpeg is not on this machine.", INSTALL)
+    # The formats are a closed list, and only local files are opened: a playlist could name a remote address.
     with confinement.verified(path) as source, atomic_path(target, sync=False) as temporary:
         command = [
             program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
             "-i", f"file:{source}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact",
             "-fflags", "+bitexact", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
         ]
-        if fault := _run(command, check):
+        fault = _run(command, check)
+        if fault:
             raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",
                             "Check that it plays, and that it has a sound track.")
 
@@ -62,9 +64,12 @@ def _run(command: list[str], check: Callable[[], None]) -> str:
                     if time.monotonic() - began > _LONGEST_S:
                         return f"it was not done after {_LONGEST_S / 3600:g} hours"
         finally:
+            # A stop or an error leaves ffmpeg running, so it is killed.
             if process.poll() is None:
                 process.kill()
     if process.returncode == 0:
         return ""
+
+    # The last line of ffmpeg's messages names the cause.
     last = (errors.strip().splitlines() or [f"status {process.returncode}"])[-1]
     return "".join(letter for letter in last if letter.isprintable()).replace("file:", "")[:200].rstrip(".")

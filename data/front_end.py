@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -44,11 +45,11 @@ class Segmenter(Protocol):
     """One tokenizer file: normalised text to ids, without start, tag and stop."""
 
     base_file: str  # name of the base's file
-    suffix: str  # of the files of new languages
+    suffix: str  # suffix of the files of new languages
     required: tuple[str, ...]  # tokens that a base must have
     space: str  # the token of a space
-    word_start: str  # what the first token of a word begins with; empty where a space is always a token of its own
-    tag_form: str  # of the base's language tags
+    word_start: str  # beginning of the first token of a word; empty if a space is always a token
+    tag_form: str  # form of the base's language tags
     language_codes: tuple[str, ...]  # languages that have a row in the model's table of languages, if it has one
     content: bytes
 
@@ -90,7 +91,7 @@ class Segmenter(Protocol):
         ...
 
     def encode_piece(self, text: str) -> tuple[list[int], str]:
-        """`encode` for part of a word, which begins one only where it starts with `word_start`."""
+        """`encode` for part of a word, which begins one only if it starts with `word_start`."""
         ...
 
     def tokens(self, text: str) -> list[str]:
@@ -127,8 +128,8 @@ def read_segmenter(content: bytes, name: str) -> Segmenter:
 
 def name_characters(characters: Sequence[str], limit: int = 10) -> str:
     """Characters as people can find them: `ሀ (U+1200)`."""
-    shown = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
-    return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
+    names = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
+    return names + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
 
 
 def _quote(text: str) -> str:
@@ -209,7 +210,7 @@ class FrontEnd:
     def wrap(cls, tokenizer: bytes, languages: Mapping[str, str], prefix_size: int | None = None, *,
              style: normalisers.Style = "words", tagged: bool = True,
              data: Mapping[str, bytes] | None = None, segmenter: str = "bpe") -> FrontEnd:
-        """A base front-end around a published tokenizer file; `prefix_size` where the checkpoint has spare rows.
+        """A base front-end around a published tokenizer file; `prefix_size` if the checkpoint has spare rows.
 
         `tagged`: whether a language's tag goes before its text. `data`: files that normalisers need. `segmenter`: one
         of `SEGMENTERS`.
@@ -217,9 +218,11 @@ class FrontEnd:
         kind = SEGMENTERS[segmenter]
         ids = kind(tokenizer, kind.base_file).ids
         tags = {code: kind.tag_form.format(code) if tagged else "" for code in languages}
-        missing = [token for token in (*kind.required, *filter(None, tags.values())) if token not in ids]
-        if missing:
-            raise UserError(f"The base tokenizer lacks {', '.join(missing)}.", "Give the tokenizer file of this model.")
+        absent = [token for token in (*kind.required, *filter(None, tags.values())) if token not in ids]
+        if absent:
+            raise UserError(f"The base tokenizer lacks {', '.join(absent)}.", "Give the tokenizer file of this model.")
+
+        # A checkpoint may have more rows than the tokenizer has ids, but not fewer.
         size = highest_id(ids) + 1
         if prefix_size is not None and prefix_size < size:
             raise UserError(
@@ -233,15 +236,18 @@ class FrontEnd:
     def load(cls, folder: Path | str) -> FrontEnd:
         """Read what `save` wrote; a missing or damaged file raises `UserError` naming it."""
         folder = Path(folder)
+
+        # Every file is parsed here, so that a damaged one is named before any text is encoded.
         try:
             settings = foreign.read_json(folder / SETTINGS_FILE)
             kind = SEGMENTERS[settings.get("segmenter", "bpe")]
             by_code = {code: LanguageEntry.from_json(code, entry, kind)
                        for code, entry in settings["languages"].items()}
             tokenizers = sorted({entry.file for entry in by_code.values()} | {kind.base_file})
-            data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # none but these
+            data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # known names only
             rules = [entry.rules for entry in by_code.values() if entry.rules]
             files = {name: foreign.read_bytes(folder / name) for name in (*tokenizers, *data, *rules)}
+            # Tokenizers and rules are parsed only to find damage.
             for name in tokenizers:
                 kind(files[name], str(folder / name))
             for name in rules:
@@ -270,48 +276,53 @@ class FrontEnd:
                  byte_fallback: bool = False) -> FrontEnd:
         """A front-end that also knows `language`: its tag, then its characters, then its merges are appended.
 
-        Characters and pieces that already have an id keep it; the tag gets a row that can learn even where
-        the base has a spare one of that name. `merges` are pairs in rank order. `rules` write its text out.
-        With `byte_fallback` the 256 bytes come last, and spell characters of `language` that have no id.
+        Characters and pieces that already have an id keep it. The tag gets a new row, which can learn, even if the
+        base has a spare one of that name. `merges` are pairs in rank order. `rules` write its text out. With
+        `byte_fallback` the 256 bytes come last, and spell characters of `language` that have no id.
         """
         if language in self.by_code:
             raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
         normalisers.normalise("", normaliser)
-        known, space = self._vocabulary, self._base.space
-        wanted = [(f"[{language}]", "tag"), (space, "character"), *((text, "character") for text in characters)]
-        wanted += [(left + right, "merge") for left, right in merges]
-        wanted += [(byte, "byte") for byte in BYTES if byte_fallback]
+
+        # New ids follow the existing ones in this order: tag, space, characters, merges, bytes.
+        vocabulary, space = self._vocabulary, self._base.space
+        candidates = [(f"[{language}]", "tag"), (space, "character"), *((text, "character") for text in characters)]
+        candidates += [(prefix + suffix, "merge") for prefix, suffix in merges]
+        candidates += [(byte, "byte") for byte in BYTES if byte_fallback]
         added: dict[str, NewToken] = {}
-        for text, kind in wanted:
-            if (kind == "tag" or text not in known) and text not in added:
+        for text, kind in candidates:
+            if (kind == "tag" or text not in vocabulary) and text not in added:
                 added[text] = NewToken(self.size + len(added), text, language, kind)
+
+        # The tokenizer file of the language holds the pieces of every added language, so that ids stay unique.
         tag, file = f"[{language}]", self.language_file(language)
         appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
         content = self._base.extended(appended, tag, merges, byte_fallback)
-        written = {rules_file(language): rules.to_json()} if rules else {}
-        entry = LanguageEntry(language, tag, normaliser, file, tuple(added.values()), "".join(written))
-        files = {**self.files, file: content, **written}
+        rule_files = {rules_file(language): rules.to_json()} if rules else {}
+        entry = LanguageEntry(language, tag, normaliser, file, tuple(added.values()), "".join(rule_files))
+        files = {**self.files, file: content, **rule_files}
         return replace(self, by_code={**self.by_code, language: entry}, files=files)
 
-    def with_variant(self, language: str, of: str) -> FrontEnd:
-        """A front-end that also knows `language`, which is read as the language `of` but for its tag.
+    def with_variant(self, language: str, source: str) -> FrontEnd:
+        """A front-end that also knows `language`, which is read as the language `source`, with a tag of its own.
 
-        So that a dialect, a voice or a domain can be trained beside the untouched language.
+        A dialect, a voice or a domain can so be trained beside the untouched language.
         """
         if language in self.by_code:
             raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
-        entry, tag, file = self._entry(of), f"[{language}]", self.language_file(language)
+        entry, tag, file = self._entry(source), f"[{language}]", self.language_file(language)
         segmenter = self._segmenters[entry.file]
-        if self._kind is ByteLevelBpe and self.is_new(of):
-            raise UserError(f"IndexTTS 2.5 has no variants of an added language, such as {of!r}.",
+        if self._kind is ByteLevelBpe and self.is_new(source):
+            raise UserError(f"IndexTTS 2.5 has no variants of an added language, such as {source!r}.",
                             "Give a language of the base.")
         token = NewToken(self.size, tag, language, "tag")
-        known = highest_id(segmenter.ids) + 1 if self._kind is SentencePieceModel else 0  # its pieces have no gaps
-        appended = {one.text: one.id for one in (*self.added_tokens(), token) if one.id >= known}
-        written = {rules_file(language): self.files[entry.rules]} if entry.rules else {}
-        made = LanguageEntry(language, tag, entry.normaliser, file, (token,), "".join(written), of)
-        files = {**self.files, file: segmenter.extended(appended, tag, None), **written}
-        return replace(self, by_code={**self.by_code, language: made}, files=files)
+        # The pieces of a SentencePiece model have no gaps, so only ids behind its own can be appended.
+        first_appended = highest_id(segmenter.ids) + 1 if self._kind is SentencePieceModel else 0
+        appended = {token.text: token.id for token in (*self.added_tokens(), token) if token.id >= first_appended}
+        rule_files = {rules_file(language): self.files[entry.rules]} if entry.rules else {}
+        variant = LanguageEntry(language, tag, entry.normaliser, file, (token,), "".join(rule_files), source)
+        files = {**self.files, file: segmenter.extended(appended, tag, None), **rule_files}
+        return replace(self, by_code={**self.by_code, language: variant}, files=files)
 
     def with_pointed_hebrew(self) -> FrontEnd:
         """A front-end that adds vowel points to Hebrew of the base; variants of it are read as they were trained."""
@@ -360,7 +371,7 @@ class FrontEnd:
 
     @property
     def base_ids(self) -> int:
-        """Number of ids in the base's file; `prefix_size` is more where the checkpoint has spare rows."""
+        """Number of ids in the base's file; `prefix_size` is larger if the checkpoint has spare rows."""
         return highest_id(self.base_vocabulary) + 1
 
     @property
@@ -376,19 +387,20 @@ class FrontEnd:
     def up_to(self, language: str) -> FrontEnd:
         """This front-end as it was when `language` was the last one that had been added."""
         codes = list(self.by_code)
-        kept = {code: self.by_code[code] for code in codes[:codes.index(language) + 1]}
-        left_out = {name for code in codes if code not in kept
-                    for name in (self.by_code[code].file, self.by_code[code].rules)}
-        return replace(self, by_code=kept, files={name: content for name, content in self.files.items()
-                                                  if name not in left_out})
+        entries = {code: self.by_code[code] for code in codes[:codes.index(language) + 1]}
+        left_out = set[str]()
+        for code in codes[codes.index(language) + 1:]:
+            left_out |= {self.by_code[code].file, self.by_code[code].rules}
+        files = {name: content for name, content in self.files.items() if name not in left_out}
+        return replace(self, by_code=entries, files=files)
 
     def added_to(self, base: FrontEnd) -> tuple[NewToken, ...]:
-        """Tokens that this front-end adds to `base`, of which it is an extension, in the order of their ids."""
+        """Tokens that this front-end adds to the front-end `base` that it extends, in the order of their ids."""
         return self.added_tokens()[len(base.added_tokens()):]
 
     def added_tokens(self) -> tuple[NewToken, ...]:
         """Tokens after the prefix, in the order of their ids."""
-        return tuple(token for entry in self.by_code.values() for token in entry.added)
+        return tuple(chain.from_iterable(entry.added for entry in self.by_code.values()))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -405,8 +417,8 @@ class FrontEnd:
 
     def normaliser_for(self, language: str) -> str:
         """Name of the normaliser of `language`, or of the one it would get as a new language."""
-        known = self.by_code.get(language)
-        return known.normaliser if known else normalisers.for_language(language, self.style)
+        entry = self.by_code.get(language)
+        return entry.normaliser if entry else normalisers.for_language(language, self.style)
 
     @property
     def text_library(self) -> str:
@@ -442,7 +454,7 @@ class FrontEnd:
     def dropped(self, text: str, language: str) -> dict[str, int]:
         """Visible characters that rules and normaliser of a new language leave out, with their counts.
 
-        Those that the own normaliser of a base language leaves out are not known, nor for its variants.
+        Characters that a base language's own normaliser leaves out are unknown, for its variants too.
         """
         rules, entry = self.writer(language), self._entry(language)
         name = entry.normaliser
@@ -450,8 +462,9 @@ class FrontEnd:
             return {}
         if rules is None:
             return normalisers.dropped(text, name)
-        shown = rules.verbalize_traced(text)
-        return dict(sorted((Counter(shown.left_out) + Counter(normalisers.dropped(shown.traced.text, name))).items()))
+        verbalized = rules.verbalize_traced(text)
+        counts = Counter(verbalized.left_out) + Counter(normalisers.dropped(verbalized.traced.text, name))
+        return dict(sorted(counts.items()))
 
     def unready(self, language: str) -> str:
         """Which package or file is missing that text of `language` needs, as a sentence; empty when none is."""
@@ -465,24 +478,27 @@ class FrontEnd:
                written: str = "") -> np.ndarray:
         """Ids (T,) int64: [START], the tag, the text, [STOP].
 
-        Raises `UserError` for an empty text, and naming characters outside the vocabulary, unless `unknown` has [UNK]
-        for each, or leaves them out of a text that has others. It quotes what was `written` before `text` was made
-        of it by rules.
+        Raises `UserError` for an empty text, and for characters outside the vocabulary, unless `unknown` replaces each
+        by [UNK] or leaves them out of a text that has others. The error quotes `written`, from which rules made `text`.
         """
         normal = self.normalise(text, language)
         if not normal:
             raise UserError(f"The text is empty: {_quote(written or text)} has nothing to speak.",
                             "Write at least one word.")
-        ids, missing = self._segment(self._entry(language).file, normal)
-        if missing and (unknown == "refuse" or (unknown == "leave_out" and not self.can_read(text, language))):
-            distinct = tuple(dict.fromkeys(missing))
+
+        # Unknown characters are refused, unless they may be left out and something remains.
+        ids, unknown_pieces = self._segment(self._entry(language).file, normal)
+        if unknown_pieces and (unknown == "refuse" or (unknown == "leave_out" and not self.can_read(text, language))):
+            distinct = tuple(dict.fromkeys(unknown_pieces))
             quoted = f"{_quote(written)}, read as {_quote(text)}," if written else _quote(text)
             raise UserError(
                 f"{quoted} has characters outside the vocabulary of {language!r}: {name_characters(distinct)}.",
                 self._way_out(distinct, language),
             )
+
+        # A text may not hold the marks that steer the model.
         if unknown == "leave_out":
-            ids = [one for one in ids if one != self.unknown_id]
+            ids = [index for index in ids if index != self.unknown_id]
         if not self._base.marks.isdisjoint(ids):
             raise UserError(f"{_quote(text)} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
         return np.array(self._whole(ids, language), dtype=np.int64)
@@ -490,11 +506,12 @@ class FrontEnd:
     def can_read(self, text: str, language: str) -> bool:
         """Whether the tokenizer has an id for any letter or digit of `text`."""
         unknown = self.unknown_characters(text, language)
-        return any(one.isalnum() and one not in unknown for one in self.normalise(text, language))
+        return any(character.isalnum() and character not in unknown for character in self.normalise(text, language))
 
     def _way_out(self, unknown: Sequence[str], language: str) -> str:
         """What lets characters that the tokenizer lacks be spoken; numbers are written out by rules."""
-        if self.writer(language) is None and self.is_new(language) and any(one.isdigit() for one in unknown):
+        has_digits = any(character.isdigit() for character in unknown)
+        if has_digits and self.writer(language) is None and self.is_new(language):
             rules = f"`{language}`" if verbalizer.has_rules(language) else "your own"
             return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
                     f"({rules}: --rules; on the page: Text rules on the Tokenizer tab) writes numbers out by itself.")
@@ -521,7 +538,7 @@ class FrontEnd:
         return self._segment(self._entry(language).file if language else self._base.base_file, text)
 
     def spell_piece(self, text: str) -> tuple[list[int], str]:
-        """`spell` by the base tokenizer for part of a word, which begins one only where it starts with `word_start`."""
+        """`spell` by the base tokenizer for part of a word, which begins one only if it starts with `word_start`."""
         return self._base.encode_piece(text)
 
     def cased(self, text: str) -> str:
@@ -538,7 +555,7 @@ class FrontEnd:
 
     @property
     def word_start(self) -> str:
-        """What the first token of a word begins with; empty where a space is a token of its own."""
+        """The characters that begin the first token of a word; empty if a space is a token of its own."""
         return self._base.word_start
 
     @property
@@ -572,7 +589,7 @@ class FrontEnd:
         """Rows of the base's table of languages that a new row starts from: the language's own, or all that it speaks.
         """
         codes, code = self._base.language_codes, language.partition("-")[0]
-        return [codes.index(code)] if code in codes else [codes.index(known) for known in self.base_languages]
+        return [codes.index(code)] if code in codes else [codes.index(language) for language in self.base_languages]
 
     def overhead(self, language: str) -> int:
         """Ids that `encode` puts around a text: start, stop and the tag."""
@@ -586,6 +603,8 @@ class FrontEnd:
                 f"the model has {base.prefix_size} ({base.base_fingerprint[:8]}): they do not belong together.",
                 "Make the tokenizer again for this model.",
             )
+
+        # Earlier trainings must have the same tokens at the same ids.
         added = [code for code in base.languages if base.is_new(code)]
         if added and (added[-1] not in self.by_code or self.up_to(added[-1]).fingerprint != base.fingerprint):
             raise UserError(
@@ -639,7 +658,8 @@ class FrontEnd:
             "size": self.size,
             "special": dict(self._base.special),
         }
-        if self._kind is not Bpe:  # left out where it was not known yet, so that fingerprints stay; so is the style
+        # Settings that older files do not know are left out at their defaults, so that fingerprints stay the same.
+        if self._kind is not Bpe:
             settings["segmenter"] = next(name for name, kind in SEGMENTERS.items() if kind is self._kind)
         if self.style != "words":
             settings |= {"style": self.style, "data": [name for name in DATA_FILES if name in self.files]}
@@ -647,7 +667,7 @@ class FrontEnd:
 
 
 def probe_sentences(model_folder: Path) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Where the sample sentences of base languages come from (`model`, else `app`), and (language, text) of each."""
-    own = model_folder / PROBE_FILE
-    path, source = (own, "model") if own.is_file() else (Path(__file__).with_name(PROBE_FILE), "app")
+    """The source of the sample sentences of base languages (`model`, else `app`), and (language, text) of each."""
+    model_probes = model_folder / PROBE_FILE
+    path, source = (model_probes, "model") if model_probes.is_file() else (Path(__file__).with_name(PROBE_FILE), "app")
     return source, tuple((str(row["language"]), str(row["text"])) for _, row in read_json_lines(path))

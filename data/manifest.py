@@ -27,7 +27,7 @@ CARD_FILE = "dataset.yaml"
 TRAIN, HELD_OUT, TEST = "train", "held_out", "test"
 SPLITS = (TRAIN, HELD_OUT, TEST)
 """Held-out clips select checkpoints; test clips select nothing, and an evaluation uses them first."""
-_LATER_FIELDS = {"trimmed_start_s", "trimmed_end_s"}  # datasets that were prepared before them lack them
+_LATER_FIELDS = {"trimmed_start_s", "trimmed_end_s"}  # absent from datasets that were prepared before these existed
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class ManifestClip:
 
     id: str
     audio: str  # relative to the dataset's folder
-    text: str  # as given, not normalised
+    text: str  # not normalised
     language: str
-    split: str  # one of SPLITS
-    duration_s: float  # of the part that is used
+    split: str  # member of SPLITS
+    duration_s: float  # seconds of the used part
     speaker: str
-    sha256: str  # of the audio file's bytes
+    sha256: str  # hash of the audio file's bytes
     source: str = ""  # the recording it was cut from; empty for a whole recording
     trimmed_start_s: float = 0.0  # silence at the start of the file that is not used
     trimmed_end_s: float = 0.0
@@ -64,14 +64,14 @@ class DatasetCard:
     """Facts about a dataset, and the fingerprint that shows a change."""
 
     name: str
-    language: str  # of several languages the codes with commas between them
+    language: str  # language codes, separated by commas
     source: str
     clips: int
     train_clips: int
     held_out_clips: int
     duration_s: float
     fingerprint: str  # over audio, its parts that are used, texts, languages, splits and speakers
-    licence: str = ""  # of the recordings; empty if unknown
+    licence: str = ""  # licence of the recordings; empty if unknown
     reviewed: str = ""  # the dataset that it was made from in a review
     split: str = ""  # how held-out clips were drawn
     trimmed_clips: int = 0  # clips whose file has silence at its ends that is not used
@@ -98,7 +98,7 @@ class PreparedDataset:
     clips: Sequence[ManifestClip]
 
     def split(self, name: str, language: str = "") -> tuple[ManifestClip, ...]:
-        """Clips of one of SPLITS, of one language alone where it is given."""
+        """Clips of one of SPLITS, or only those of `language`."""
         return tuple(clip for clip in self.clips if clip.split == name and language in ("", clip.language))
 
     def audio_path(self, clip: ManifestClip) -> Path:
@@ -121,6 +121,7 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
             trimmed_clips += clip.is_trimmed
             yield clip
 
+    # The fingerprint reads the clips once, and the totals are counted on the way.
     mark, total = fingerprint(counted()), counts.total()
     return DatasetCard(name, language, source, total, counts[TRAIN], counts[HELD_OUT], round(duration_s, 3), mark,
                        licence, split=split, test_clips=counts[TEST], trimmed_clips=trimmed_clips,
@@ -160,14 +161,14 @@ def save(folder: Path, card: DatasetCard, clips: Iterable[ManifestClip]) -> None
 
 
 def save_card(folder: Path, card: DatasetCard) -> None:
-    """Write the card of the dataset in `folder`; a card that is there stays whole until the new one is."""
+    """Write the card of the dataset in `folder`; an existing card stays whole until the new one is."""
     write_text(folder / CARD_FILE, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
 
 
 def load(folder: Path) -> PreparedDataset:
     """The dataset in `folder`; `UserError` if it is missing, damaged or does not match its card.
 
-    The clips stay in the file, which is kept open: what was checked is what is read, even if the folder changes.
+    The clips stay in the file, which is kept open: so the checked content is read, even if the folder changes.
     """
     card = load_card(folder)
     path = folder / MANIFEST_FILE
@@ -196,12 +197,12 @@ def load_card(folder: Path) -> DatasetCard:
 
 def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[ManifestClip]:
     """Clips of a manifest, line by line; appends the start of each line to `begins`."""
-    known = {field.name for field in fields(ManifestClip)}
-    required = known - _LATER_FIELDS
+    names = {field.name for field in fields(ManifestClip)}
+    required = names - _LATER_FIELDS
     for number, begin, row in _json_lines(file, path):
-        if not required <= set(row) <= known:
+        if not required <= set(row) <= names:
             raise UserError(
-                f"{path}, line {number}: missing {sorted(required - set(row))}, unknown {sorted(set(row) - known)}.",
+                f"{path}, line {number}: missing {sorted(required - set(row))}, unknown {sorted(set(row) - names)}.",
                 "Prepare the dataset again.",
             )
         if row["split"] not in SPLITS:

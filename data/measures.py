@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 Samples = NDArray[np.float32]
 Powers = NDArray[np.float64]
 
-VERSION = 4  # of the measures, and so of the cache
+VERSION = 4  # version of the measures and their cache
 NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
 OUTLINE_PARTS = 120
-PEAK_CEILING = 10 ** (-1 / 20)  # of full scale, -1 dB (EBU R 128): gain never goes beyond it
+PEAK_CEILING = 10 ** (-1 / 20)  # fraction of full scale, -1 dB (EBU R 128): gain never goes beyond it
 LEAST_VOICE = 10 ** (-35 / 10)  # power of synthesized speech; what stays below it is silence
 SILENCE_RATIO = 100.0  # power of a voice over that of silence beside it, at least
 _VOICE_S, _SOUND_S = 0.15, 0.1  # the shortest word; the shortest sound that begins a sentence
-OUTPUT_PEAK = 0.99  # of full scale: limit of synthesized and augmented audio
+OUTPUT_PEAK = 0.99  # fraction of full scale: limit of synthesized and augmented audio
 _BLOCK_S, _BLOCK_HOP_S = 0.4, 0.1
 _SILENT_LUFS = -70.0  # the absolute gate of BS.1770
 
-_FULL = 0.999  # of full scale: clipped
-_STEP = 2.0**-15  # of 16-bit samples
+_FULL = 0.999  # fraction of full scale: clipped
+_STEP = 2.0**-15  # step of 16-bit samples
 _FLAT = 3  # samples in a row at the peak, which no voice has
 _FRAME_S, _HOP_S = 0.025, 0.010
-_TAP_S, _TAP_DB, _TAP_GAP_S = 0.2, -20.0, 0.25  # of a tap: longest, loudest below the loud frames, silence beside it
-_BANDS, _MOMENTS = 17, 17  # of the sketch: 16 x 16 differences
+_TAP_S, _TAP_DB, _TAP_GAP_S = 0.2, -20.0, 0.25  # tap: longest, level below loud frames, silence beside it
+_BANDS, _MOMENTS = 17, 17  # size of the sketch: 16 x 16 differences
 _SKETCH_S = 0.064
 _SKETCH_HZ = (200.0, 3400.0)  # the band that every copy has, also a telephone's
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Measures of a recording; None where one cannot be computed."""
+    """Measures of a recording; None if one cannot be computed."""
 
     duration_s: float
     sample_rate: int  # Hz
-    peak: float  # of full scale
-    clipped_share: float  # of the samples
+    peak: float  # fraction of full scale
+    clipped_share: float  # share of samples
     level_lufs: float | None
     snr_db: float | None
     silence_start_s: float
@@ -75,7 +75,8 @@ class Measures:
 
 def measure(waveform: Samples, sample_rate: int) -> Measures:
     """All measures of (S,), S > 0."""
-    waveform = waveform - waveform.mean(dtype=np.float64).astype(np.float32)  # a constant offset is not sound
+    # A constant offset is not sound.
+    waveform = waveform - waveform.mean(dtype=np.float64).astype(np.float32)
     powers = frame_powers(waveform, sample_rate)
     start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
     lufs, snr = integrated_loudness(waveform, sample_rate), signal_to_noise(powers)
@@ -156,12 +157,14 @@ def silence_at_ends(waveform: Samples, sample_rate: int, powers: Powers | None =
     sounds = _sounds_without_taps(powers)
     if not len(sounds):
         return duration_s, 0.0
+
     # The first frame that sounds is the one whose end the sound reaches, the last the one whose start it reaches.
     begin, end = int(sounds[0, 0]), int(sounds[-1, 1]) - 1
-    first = begin * _HOP_S + (_FRAME_S if begin else 0.0)
+    begin_s = begin * _HOP_S + (_FRAME_S if begin else 0.0)
     last = end * _HOP_S + (0.0 if end < len(powers) - 1 else duration_s)
-    first, last = min(first, last), max(first, last)  # a sound as short as a frame lies anywhere between the two
-    return min(first, duration_s), max(0.0, duration_s - last)
+    # A sound as short as a frame lies anywhere between the two.
+    begin_s, last = min(begin_s, last), max(begin_s, last)
+    return min(begin_s, duration_s), max(0.0, duration_s - last)
 
 
 def longest_pause(waveform: Samples, sample_rate: int, powers: Powers | None = None) -> float:
@@ -191,8 +194,8 @@ def leading_silence(waveform: Samples, sample_rate: int) -> float:
     sounding = frame_powers(waveform, sample_rate) > voice / SILENCE_RATIO
     runs = np.flatnonzero(np.diff(sounding, prepend=False, append=False)).reshape(-1, 2)
     long_runs = runs[runs[:, 1] - runs[:, 0] >= round(_SOUND_S / _HOP_S)]
-    first = int((long_runs if len(long_runs) else runs)[0, 0])
-    return first * _HOP_S + (_FRAME_S if first else 0.0)
+    first_frame = int((long_runs if len(long_runs) else runs)[0, 0])
+    return first_frame * _HOP_S + (_FRAME_S if first_frame else 0.0)
 
 
 def _sounds_without_taps(powers: Powers) -> NDArray[np.int64]:
@@ -212,6 +215,7 @@ def _sounds_without_taps(powers: Powers) -> NDArray[np.int64]:
         short = (end - begin) * _HOP_S <= _TAP_S
         return short and float(powers[begin:end].max()) <= loud * 10 ** (_TAP_DB / 10)
 
+    # Groups at both ends are removed as long as they are taps.
     while len(groups) > 1 and is_tap(groups[0]):
         groups = groups[1:]
     while len(groups) > 1 and is_tap(groups[-1]):
@@ -259,8 +263,10 @@ def sketch(waveform: Samples, sample_rate: int) -> str:
     size = round(_SKETCH_S * sample_rate / 2) * 2
     if len(voiced) < size * 6:
         return ""
+
     total = np.cumsum(_spectra(voiced, size, size // 4), axis=1)
-    edges = np.geomspace(*_SKETCH_HZ, _BANDS + 1) * size / sample_rate  # in bins, of which a part may count
+    # Edges are in bins; the outer bins of a band count in part.
+    edges = np.geomspace(*_SKETCH_HZ, _BANDS + 1) * size / sample_rate
     below = np.stack([np.interp(edges, np.arange(total.shape[1]), frame) for frame in total])
     parts = np.stack([part.mean(axis=0) for part in np.array_split(np.diff(below, axis=1), _MOMENTS)])
     level = np.log(parts + parts.max() * 1e-4)
@@ -268,9 +274,9 @@ def sketch(waveform: Samples, sample_rate: int) -> str:
     return np.packbits(growth > 0).tobytes().hex() if (np.abs(growth) > 0.1).mean() > 0.5 else ""
 
 
-def differing_bits(one: str, other: str) -> int:
+def differing_bits(sketch_bits: str, other: str) -> int:
     """In how many of 256 bits two sketches differ: about 128 for unrelated recordings."""
-    return (int(one, 16) ^ int(other, 16)).bit_count()
+    return (int(sketch_bits, 16) ^ int(other, 16)).bit_count()
 
 
 def integrated_loudness(samples: NDArray[np.float32], rate: int) -> float | None:
@@ -284,7 +290,8 @@ def integrated_loudness(samples: NDArray[np.float32], rate: int) -> float | None
         meter = _meter(rate, _BLOCK_S)
         samples = samples[:round((_BLOCK_S + _BLOCK_HOP_S * (blocks - 1)) * rate)]
     elif len(samples):
-        meter = _meter.__wrapped__(rate, (len(samples) - 0.5) / rate)  # half a sample less, so that rounding fits
+        # Half a sample less, so that rounding does not make the block too long.
+        meter = _meter.__wrapped__(rate, (len(samples) - 0.5) / rate)
     else:
         return None
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -301,6 +308,6 @@ def gain_to(lufs: float, measured: float, peak: float) -> float:
 
 @lru_cache(maxsize=8)
 def _meter(rate: int, block_s: float) -> pyloudnorm.Meter:
-    import pyloudnorm  # on use: it takes scipy
+    import pyloudnorm  # slow: imports scipy
 
     return pyloudnorm.Meter(rate, filter_class="DeMan", block_size=block_s)

@@ -4,7 +4,7 @@ A front-end names one for each language, and the name is part of its fingerprint
 which one a new language gets: `words` (the built-in model: letters and spaces), `chatterbox` (with punctuation, in
 NFKD), `indextts2` (the same in upper case, composed) or `indextts25` (the same, composed). The base languages of
 Chatterbox and IndexTTS2 have their own, which give the published ids. Nothing that is spoken is dropped,
-so the tokenizer can report unknown characters; `dropped` lists what was left out.
+so the tokenizer can report unknown characters; `dropped` lists characters that were left out.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NEW_COMPOSED = {f"indextts25-new-{kind}": kind for kind in KINDS}
 _BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in chatterbox_normaliser.LANGUAGE_STEPS}}
 _ENGLISH = "chatterbox-english"
 HEBREW, POINTED_HEBREW = "chatterbox-he", f"chatterbox-{chatterbox_normaliser.POINTED_HEBREW}"
-INDEXTTS2 = "indextts2"  # of both its base languages: the text decides which rules read it
-INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar", "ja")}  # of 2.5, by language
+INDEXTTS2 = "indextts2"  # normaliser of both base languages: the text decides which rules read it
+INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar", "ja")}  # IndexTTS 2.5, keyed by language
 SPANISH25 = "indextts25-es"
 _LIBRARIES: Mapping[str, Callable[[], str]] = {
     INDEXTTS2: lambda: indextts2_normaliser.rules_version(),
@@ -49,7 +49,7 @@ _LIBRARIES: Mapping[str, Callable[[], str]] = {
     SPANISH25: lambda: indextts2_normaliser.spanish_rules_version(),
 }  # the package that writes out numbers, by normaliser
 NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)
-DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
+DATA_FILES = (CODES_FILE,)  # files of a model that a normaliser may need
 _NO_FILES: Mapping[str, bytes] = {}
 
 
@@ -99,7 +99,7 @@ def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
 def text_library(names: Iterable[str]) -> str:
     """Name and installed version of the package that writes out numbers for any of the normalisers `names`.
 
-    Empty where none of them uses one, or it is not installed.
+    Empty if none of them uses one, or it is not installed.
     """
     versions = [_LIBRARIES[name]() for name in names if name in _LIBRARIES]
     return ", ".join(dict.fromkeys(filter(None, versions)))
@@ -161,9 +161,9 @@ def dropped(text: str, name: str) -> dict[str, int]:
 
 def style(name: str) -> Style:
     """`name` as a style; `ValueError` for an unknown one."""
-    for known in STYLES:
-        if known == name:
-            return known
+    for style_name in STYLES:
+        if style_name == name:
+            return style_name
     raise ValueError(f"style {name!r}, not one of {', '.join(STYLES)}")
 
 

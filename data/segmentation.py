@@ -75,7 +75,7 @@ def voiced_runs(probabilities: np.ndarray, threshold: float = 0.5, shortest: int
                 runs[-1] = (runs[-1][0], index)
             else:
                 runs.append((begin, index))
-    return [(first, last) for first, last in runs if last - first >= shortest]
+    return [(begin, end) for begin, end in runs if end - begin >= shortest]
 
 
 def speech_spans(runs: Sequence[tuple[int, int]], levels: np.ndarray, frame_s: float) -> SpeechSpans:
@@ -89,12 +89,13 @@ def speech_spans(runs: Sequence[tuple[int, int]], levels: np.ndarray, frame_s: f
     for number, (begin, end) in enumerate(runs):
         if number:
             costs.append(float(pause_cost(np.array([(begin - runs[number - 1][1]) * frame_s]))[0]))
+        # Speech without a pause may be cut in each window, at its quietest frame.
         start = begin
         for window in range(begin + _WINDOW // 2, end - _WINDOW // 2, _WINDOW):
-            at = window + int(np.argmin(levels[window:min(window + _WINDOW, end - _WINDOW // 2)]))
-            edges.append((start, at))
-            costs.append(IN_SPEECH_COST * (1 + 0.5 * float(levels[at]) / max(loudest, 1e-9)))
-            start = at
+            cut = window + int(np.argmin(levels[window:min(window + _WINDOW, end - _WINDOW // 2)]))
+            edges.append((start, cut))
+            costs.append(IN_SPEECH_COST * (1 + 0.5 * float(levels[cut]) / max(loudest, 1e-9)))
+            start = cut
         edges.append((start, end))
     table = np.array(edges, float).reshape(-1, 2) * frame_s
     return SpeechSpans(table[:, 0], table[:, 1], np.array(costs), np.zeros(len(costs), bool))
@@ -105,12 +106,16 @@ def group_spans(spans: SpeechSpans, total_s: float, limits: SegmentLimits = Segm
     count = len(spans.begins)
     if count == 0:
         return []
+
+    # Cuts lie in the middle of pauses. A forced cut is never inside a clip.
     middles = np.concatenate([[0.0], (spans.ends[:-1] + spans.begins[1:]) / 2, [max(total_s, float(spans.ends[-1]))]])
     cut_costs = np.concatenate([spans.costs, [0.0]])
     silence = np.concatenate([[0.0], np.cumsum(_inside(spans.begins[1:] - spans.ends[:-1])), [0.0]])
     last_forced = np.maximum.accumulate(np.where(spans.forced, np.arange(1, count), 0))
     last_forced = np.concatenate([[0], last_forced]).astype(int)
-    best, before = np.zeros(count + 1), np.zeros(count + 1, int)
+
+    # Dynamic programming: the cheapest choice of clips that ends before each span.
+    best, previous = np.zeros(count + 1), np.zeros(count + 1, int)
     for end in range(1, count + 1):
         least = int(np.searchsorted(spans.begins, spans.ends[end - 1] - limits.max_clip_s - 1e-9))
         least = min(max(least, int(last_forced[end - 1])), end - 1)
@@ -120,12 +125,14 @@ def group_spans(spans: SpeechSpans, total_s: float, limits: SegmentLimits = Segm
         inside = silence[end - 1] - silence[least:end]
         costs = best[least:end] + inside + _short(lengths, limits) + _BROKEN * broken
         chosen = int(np.argmin(costs))
-        best[end], before[end] = costs[chosen] + cut_costs[end - 1], least + chosen
+        best[end], previous[end] = costs[chosen] + cut_costs[end - 1], least + chosen
+
+    # Follow the choices back from the end.
     points = [count]
     while points[-1] > 0:
-        points.append(int(before[points[-1]]))
+        points.append(int(previous[points[-1]]))
     points.reverse()
-    return [_extent(spans, middles, first, end, limits) for first, end in zip(points, points[1:], strict=False)]
+    return [_extent(spans, middles, begin, end, limits) for begin, end in zip(points, points[1:], strict=False)]
 
 
 def _inside(pauses: np.ndarray) -> np.ndarray:
@@ -137,17 +144,19 @@ def _short(lengths: np.ndarray, limits: SegmentLimits) -> np.ndarray:
     return 1.0 + np.square(np.clip(limits.max_clip_s / 3 - lengths, 0, None) / 2)
 
 
-def _extent(spans: SpeechSpans, middles: np.ndarray, first: int, end: int, limits: SegmentLimits) -> ClipSpan:
+def _extent(spans: SpeechSpans, middles: np.ndarray, begin_span: int, end: int, limits: SegmentLimits) -> ClipSpan:
     """The spans [first, end) with their padding, at most to the middle of the pauses around."""
-    low, high = float(middles[first]), float(middles[end])
-    voice, quiet = float(spans.begins[first]), float(spans.ends[end - 1])
+    low, high = float(middles[begin_span]), float(middles[end])
+    voice, quiet = float(spans.begins[begin_span]), float(spans.ends[end - 1])
     begin, stop = max(low, voice - limits.padding_s), min(high, quiet + limits.padding_s)
     if stop - begin > limits.max_clip_s:
         share = max(0.0, limits.max_clip_s - (quiet - voice)) / ((voice - begin) + (stop - quiet))
         begin, stop = voice - share * (voice - begin), quiet + share * (stop - quiet)
-    elif (lacking := limits.min_clip_s - (stop - begin)) > 0:
-        left = min(begin - low, lacking / 2)
-        right = min(high - stop, lacking - left)
-        left = min(begin - low, lacking - right)
-        begin, stop = begin - left, stop + right
-    return ClipSpan(first, end - 1, begin, stop)
+    elif stop - begin < limits.min_clip_s:
+        # A clip that is too short takes silence from both sides, as far as there is any.
+        lacking_s = limits.min_clip_s - (stop - begin)
+        before_s = min(begin - low, lacking_s / 2)
+        after_s = min(high - stop, lacking_s - before_s)
+        before_s = min(begin - low, lacking_s - after_s)
+        begin, stop = begin - before_s, stop + after_s
+    return ClipSpan(begin_span, end - 1, begin, stop)

@@ -125,8 +125,10 @@ class Bpe:
             model["merges"] = [list(pair) for pair in merges]
         if byte_fallback:
             model["byte_fallback"] = True
+
+        # Every merge must name pieces that exist, or the tokenizer cannot be read back.
         ids = {**{token["content"]: token["id"] for token in content["added_tokens"]}, **model["vocab"]}
-        absent = [token for pair in merges or () for token in (*pair, "".join(pair)) if token not in ids]
+        absent = [token for token in _merged_pieces(merges) if token not in ids]
         if absent:
             raise ValueError(f"merges name pieces without an id: {absent[:5]}")
         content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in appended]
@@ -136,6 +138,12 @@ class Bpe:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         return Tokenizer.from_buffer(self.content)
+
+
+def _merged_pieces(merges: Sequence[tuple[str, str]] | None) -> Iterator[str]:
+    """Both parts of each merge and their concatenation."""
+    for pair in merges or ():
+        yield from (*pair, "".join(pair))
 
 
 def vocabulary(content: bytes, name: str) -> dict[str, int]:
@@ -167,8 +175,8 @@ def _dump(content: dict) -> bytes:
 
 
 WORD_START = "\u2581"  # how a space is written, before each word
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # of ModelProto.SentencePiece.Type
-_BPE = 2  # of TrainerSpec.ModelType
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # ModelProto.SentencePiece.Type
+_BPE = 2  # TrainerSpec.ModelType
 
 
 class SentencePieceModel:
@@ -246,15 +254,18 @@ class SentencePieceModel:
         return list(self._processor.encode(text, out_type=str))
 
     def split_word(self, word: str) -> list[str]:
-        """What the merges of a new language begin with: the pieces of this model, and unknown characters."""
-        return [part for piece in self.tokens(word) for part in ([piece] if piece in self.ids else piece)]
+        """The start of the merges of a new language: the pieces of this model, and unknown characters."""
+        parts: list[str] = []
+        for piece in self.tokens(word):
+            parts += [piece] if piece in self.ids else piece
+        return parts
 
-    def moved_behind(self, first: int, rows: int) -> bytes:
-        """A copy that cuts text alike, whose pieces from the id `first` on begin at `rows`."""
+    def moved_behind(self, first_id: int, rows: int) -> bytes:
+        """A copy that cuts text alike, whose pieces from the id `first_id` on begin at `rows`."""
         model = _parsed(self.content)
-        behind = list(model.pieces[first:])
-        del model.pieces[first:]
-        for row in range(first, rows):
+        behind = list(model.pieces[first_id:])
+        del model.pieces[first_id:]
+        for row in range(first_id, rows):
             model.pieces.add(piece=f"<row {row}>", score=0.0, type=_CONTROL)
         model.pieces.extend(behind)
         model.trainer_spec.vocab_size = len(model.pieces)
@@ -267,14 +278,18 @@ class SentencePieceModel:
         `byte_fallback`: characters without a piece become `BYTES`, which must be among the ids.
         """
         model = _parsed(self.content)
-        joined = dict.fromkeys(left + right for left, right in merges or ())
+        joined = dict.fromkeys(prefix + suffix for prefix, suffix in merges or ())
         rank = {text: number for number, text in enumerate(joined)}
         absent = [text for text in rank if text not in self.ids and text not in appended]
         if absent:
             raise ValueError(f"merges name pieces without an id: {absent[:5]}")
+
+        # Ids between the model and the first new piece are filled with rows that no text produces.
         by_id = sorted((number, text) for text, number in appended.items())
         for row in range(len(model.pieces), by_id[0][0]):
             model.pieces.add(piece=f"<row {row}>", score=0.0, type=_CONTROL)
+
+        # New pieces score below all old ones, so the text of other languages is cut as before.
         lowest = min(piece.score for piece in model.pieces) - 1
         characters = 0
         for number, text in by_id:
@@ -288,6 +303,7 @@ class SentencePieceModel:
             else:
                 kind = _BYTE if byte_fallback and text in _BYTE_NAMES else _CONTROL
                 model.pieces.add(piece=text, score=0.0, type=kind)
+
         if byte_fallback:
             model.trainer_spec.byte_fallback = True
         model.trainer_spec.vocab_size = len(model.pieces)
@@ -316,7 +332,7 @@ LANGUAGE_CODES: tuple[str, ...] = (
 )
 """Languages of IndexTTS 2.5 in the order of their rows: those of Whisper, and seven (index-tts/index-tts and the
 package indextts25-inference 0.2.0, `utils/tokenizer.py`)."""
-_TAGGED_LANGUAGES = 99  # of these, the first have a tag
+_TAGGED_LANGUAGES = 99  # languages that have a tag, from the first on
 _MARKS_BEHIND_THE_TAGS = (
     "ASR", "AED", "SER", "Speech", "/Speech", "BGM", "/BGM", "Laughter", "/Laughter", "Applause", "/Applause",
     "HAPPY", "SAD", "ANGRY", "NEUTRAL", "translate", "transcribe", "startoflm", "startofprev", "nospeech",
@@ -358,21 +374,24 @@ class ByteLevelBpe:
         self.content = content
         self._appended: dict[str, int] = {}
         self._merge_ranks: dict[tuple[str, str], int] = {}
+
+        # A published file is the plain list of ranks; a file of a new language wraps it in JSON.
         try:
             lines = content
             if content.lstrip()[:1] == b"{":
-                held = foreign.parse_json(content, "The tokenizer")
-                lines, self._appended = held["tiktoken"].encode(), dict(held["appended"])
-                self._merge_ranks = {(left, right): rank for rank, (left, right) in enumerate(held["merges"])}
+                stored = foreign.parse_json(content, "The tokenizer")
+                lines, self._appended = stored["tiktoken"].encode(), dict(stored["appended"])
+                self._merge_ranks = {(prefix, suffix): rank for rank, (prefix, suffix) in enumerate(stored["merges"])}
             self._ranks = {base64.b64decode(token): int(rank)
                            for token, rank in (line.split() for line in lines.splitlines() if line)}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{name} is not a whole tokenizer file of the form `.tiktoken`.",
                             "Fetch or make it again.") from error
-        whole = all(bytes([byte]) in self._ranks for byte in range(256))
-        if not whole or sorted(self._ranks.values()) != list(range(len(self._ranks))):
-            raise UserError(f"{name} lacks tokens: {len(self._ranks)} are there, and every byte and every rank is "
-                            "wanted.", "Fetch or make it again.")
+        # Bytes spell any text, so each must have a rank.
+        has_every_byte = all(bytes([byte]) in self._ranks for byte in range(256))
+        if not has_every_byte or sorted(self._ranks.values()) != list(range(len(self._ranks))):
+            raise UserError(f"{name} lacks tokens: it has {len(self._ranks)}; every byte and every rank must exist.",
+                            "Fetch or make it again.")
         self._special = {text: len(self._ranks) + number for number, text in enumerate(_SPECIAL_NAMES)}
         self._alone = frozenset(text for text in self._appended if len(text) == 1)
         self._segment = lru_cache(maxsize=50_000)(self._segment_word)
@@ -395,7 +414,7 @@ class ByteLevelBpe:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        return tuple(text for token in self._ranks if (text := _token_text(token)))
+        return tuple(filter(None, map(_token_text, self._ranks)))
 
     def normalise(self, text: str) -> str:
         """The file itself changes no text."""
@@ -414,9 +433,12 @@ class ByteLevelBpe:
         return [name for name, number in self._symbols(f" {text}") if number != self.stop_id]
 
     def split_word(self, word: str) -> list[str]:
-        """What the merges of a new language begin with: the tokens of this file, and characters that are none."""
+        """The start of the merges of a new language: the tokens of this file, and characters that are none."""
         alone = frozenset(word) - self.ids.keys()
-        return [name for part, _ in _WORDS.pre_tokenize_str(f" {word}") for name, _ in self._split(part, alone)]
+        names: list[str] = []
+        for part, _ in _WORDS.pre_tokenize_str(f" {word}"):
+            names += [name for name, _ in self._split(part, alone)]
+        return names
 
     def _symbols(self, text: str) -> Iterator[tuple[str, int]]:
         """Names and ids of the tokens of `text`."""
@@ -430,8 +452,8 @@ class ByteLevelBpe:
     def _segment_word(self, word: str) -> tuple[tuple[str, int], ...]:
         symbols = self._split(word, self._alone)
         while len(symbols) > 1:
-            pairs = [(left, right) for (left, _), (right, _) in pairwise(symbols)]
-            place = min(range(len(pairs)), key=lambda at: self._merge_ranks.get(pairs[at], math.inf))
+            pairs = [(prefix, suffix) for (prefix, _), (suffix, _) in pairwise(symbols)]
+            place = min(range(len(pairs)), key=lambda index: self._merge_ranks.get(pairs[index], math.inf))
             if pairs[place] not in self._merge_ranks:
                 break
             joined = "".join(pairs[place])
@@ -452,7 +474,7 @@ class ByteLevelBpe:
         """Ids of the base's tokens."""
         parts = [word] if word in self._ranks else [word[place:place + 1] for place in range(len(word))]
         while len(parts) > 1:
-            ranks = [self._ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
+            ranks = [self._ranks.get(prefix + suffix, math.inf) for prefix, suffix in pairwise(parts)]
             place = min(range(len(ranks)), key=ranks.__getitem__)
             if ranks[place] == math.inf:
                 break
@@ -461,10 +483,9 @@ class ByteLevelBpe:
 
     def extended(self, appended: Mapping[str, int], tag: str, merges: Sequence[tuple[str, str]] | None,
                  byte_fallback: bool = False) -> bytes:
-        """The file of a new language; bytes are among the base's tokens, so `byte_fallback` adds nothing."""
-        known = self.ids
-        absent = [text for pair in merges or () for text in (*pair, "".join(pair))
-                  if text not in known | dict(appended)]
+        """The file of a new language. `byte_fallback` adds nothing, because the base has every byte as a token."""
+        ids = self.ids | dict(appended)
+        absent = [text for text in _merged_pieces(merges) if text not in ids]
         if absent:
             raise ValueError(f"merges name pieces without an id: {absent[:5]}")
         return _dump({"tiktoken": self.content.decode(), "tag": tag, "appended": dict(appended),
@@ -472,7 +493,7 @@ class ByteLevelBpe:
 
 
 def _token_text(token: bytes) -> str:
-    """A token of bytes as text; empty where it is no whole characters."""
+    """A token of bytes as text; empty unless the bytes are whole characters."""
     try:
         return token.decode()
     except UnicodeDecodeError:

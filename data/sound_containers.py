@@ -1,4 +1,4 @@
-"""What a sound file is by its content, and how much sound its own frames or pages hold.
+"""The kind of a sound file by its content, and how much sound its frames or pages hold.
 
 Headers are not believed: frames of MP3 are walked one by one, pages of OGG are counted per stream, and the sizes of WAV
 chunks are compared with the file. `data.sound_files` compares this with what decodes. No suffix is looked at.
@@ -16,18 +16,18 @@ from config import confinement
 
 _HEAD = 4096  # bytes that tell what a file is
 _RESYNC = 1 << 20  # bytes without a frame after which an MP3 is not walked further
-_UNKNOWN_SIZES = (0, 0x7FFFF000, 0x7FFFFFFF)  # of a chunk, written by programs that cannot go back to fill it in
+_UNKNOWN_SIZES = (0, 0x7FFFF000, 0x7FFFFFFF)  # chunk sizes written by programs that cannot go back to fill them in
 _UNKNOWN_FROM = 0xFFFF0000
 _RADIO_S = 15.0  # a first page later than this was not the first of its stream
 
 
 @dataclass(frozen=True)
 class ContainerFacts:
-    """A sound file by its content; None where the container does not say."""
+    """A sound file by its content; None if the container does not say."""
 
     kind: str = ""  # such as "mp3" or "wav"; empty for unknown content
-    stated_s: float | None = None  # by the header
-    present_s: float | None = None  # by the frames, pages or bytes that are there
+    stated_s: float | None = None  # stated by the header
+    present_s: float | None = None  # present as frames, pages or bytes
     cut_off: bool = False  # the file ends in the middle of a frame, or before its header says
     chained: bool = False  # several streams, one behind another
     is_exact: bool = True  # False: header and frames of an MP3 differ, of which its decoder would complain
@@ -49,11 +49,14 @@ _NOT_SOUND = (
 
 def kind_of(head: bytes) -> str:
     """The container that begins with `head`; empty if it is unknown."""
+    # A tag may stand before any kind of sound.
     if head[:3] == b"ID3" and len(head) > 10:
         behind = head[_id3_size(head):]
         return kind_of(behind) if behind[:3] != b"ID3" and kind_of(behind) else "mp3"
     if head[:4] in (b"RIFF", b"RIFX", b"RF64"):
         return "avi" if head[8:12] == b"AVI " else "wav" if head[8:12] == b"WAVE" else ""
+
+    # Most containers begin with a fixed magic; others have it at another place.
     magics = ((b"riff\x2e\x91\xcf\x11", "w64"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b".snd", "au"), (b"caff", "caf"),
               (b"\x1aE\xdf\xa3", "matroska"), (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "asf"), (b"#!AMR", "amr"),
               (b"FLV\x01", "flv"), (b"\x00\x00\x01\xba", "mpeg"))
@@ -68,6 +71,8 @@ def kind_of(head: bytes) -> str:
         return "mpegts"
     if head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xF6 == 0xF0:
         return "aac"  # ADTS, whose layer is 0
+
+    # MPEG audio has no magic, so a frame is parsed.
     return "mp3" if _mpeg_frame(head, 0) is not None else ""
 
 
@@ -81,7 +86,7 @@ def content_of(path: Path) -> str:
 
 
 def not_sound(path: Path) -> str:
-    """What a file is that is not sound, in words; empty if that is unknown."""
+    """The kind of a file that is not sound, in words; empty if it is unknown."""
     try:
         with confinement.verified(path) as source, open(source, "rb") as file:
             head = file.read(_HEAD)
@@ -110,12 +115,12 @@ def inspect(path: Path) -> ContainerFacts:
                 return ContainerFacts(kind)
 
 
-def _id3_size(content: bytes | mmap.mmap, at: int = 0) -> int:
+def _id3_size(content: bytes | mmap.mmap, offset: int = 0) -> int:
     """Bytes of an ID3v2 tag with its header, whose size has 7 bits a byte."""
     size = 0
-    for byte in content[at + 6:at + 10]:
+    for byte in content[offset + 6:offset + 10]:
         size = size << 7 | byte & 0x7F
-    return size + (20 if content[at + 5] & 0x10 else 10)
+    return size + (20 if content[offset + 5] & 0x10 else 10)
 
 
 # --- MPEG audio: https://www.mp3-tech.org/programmer/frame_header.html ---
@@ -136,15 +141,15 @@ class _MpegFrame:
     size: int  # bytes
     samples: int
     rate: int  # Hz
-    tag_at: int  # where a Xing header would be, from the start of the frame
+    tag_at: int  # offset of a Xing header from the start of the frame
 
 
-_mpeg_frames: dict[int, _MpegFrame | None] = {}  # by the header's bits, of which a file has a handful
+_mpeg_frames: dict[int, _MpegFrame | None] = {}  # keyed by the header's bits; a file has few different ones
 
 
-def _mpeg_frame(content: bytes | mmap.mmap, at: int) -> _MpegFrame | None:
-    """The frame whose header stands at `at`; None if there is none."""
-    header = content[at:at + 4]
+def _mpeg_frame(content: bytes | mmap.mmap, offset: int) -> _MpegFrame | None:
+    """The frame whose header stands at `offset`; None if there is none."""
+    header = content[offset:offset + 4]
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return None
     key = int.from_bytes(header, "big")
@@ -165,6 +170,8 @@ def _parsed_frame(header: bytes) -> _MpegFrame | None:
     rate = _MPEG_RATES[rate_at] >> {3: 0, 2: 1, 0: 2}[version]
     if layer == 1:
         return _MpegFrame((12 * bit_rate // rate + padding) * 4, 384, rate, 0)
+
+    # In layers 2 and 3, the Xing header is behind the side information.
     samples = 576 if layer == 3 and not is_first else 1152
     is_mono = header[3] >> 6 == 3
     side = (17 if is_mono else 32) if is_first else (9 if is_mono else 17)
@@ -173,84 +180,97 @@ def _parsed_frame(header: bytes) -> _MpegFrame | None:
 
 def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
     """Frames counted one by one. Encoder delay and padding are subtracted if the first header has them."""
-    size, at = len(content), 0
+    size, offset = len(content), 0
     seconds, frames, audio_bytes = 0.0, 0, 0
-    stated_s, stated_frames, stated_bytes, headers = 0.0, 0, 0, 0  # by the first header
+    stated_s, stated_frames, stated_bytes, headers = 0.0, 0, 0, 0  # all read from the first header
     cut_off = False
-    while at < size:
-        frame = _mpeg_frame(content, at)
+
+    while offset < size:
+        frame = _mpeg_frame(content, offset)
+
+        # Skip a tag, or search for the next frame behind damaged bytes.
         if frame is None:
-            following = _behind_tag(content, at)
+            following = _behind_tag(content, offset)
             if following is None:
-                following = _next_frame(content, at)
+                following = _next_frame(content, offset)
             if following is None:
                 break
-            at = following
+            offset = following
             continue
-        if at + frame.size > size:
+        if offset + frame.size > size:
             cut_off = True
             break
-        tag = content[at + frame.tag_at:at + frame.tag_at + 4] if frame.tag_at else b""
+
+        # A frame with a Xing or VBRI header holds no sound.
+        tag = content[offset + frame.tag_at:offset + frame.tag_at + 4] if frame.tag_at else b""
         if tag in (b"Xing", b"Info"):
             headers += 1
-            if headers == 1:  # no decoder trims within the file
-                stated_frames, stated_bytes, trimmed = _xing(content, at + frame.tag_at)
+            # Decoders trim at the start of the file only.
+            if headers == 1:
+                stated_frames, stated_bytes, trimmed = _xing(content, offset + frame.tag_at)
                 stated_s = max(0, stated_frames * frame.samples - trimmed) / frame.rate
                 seconds -= trimmed / frame.rate
             audio_bytes += frame.size
-        elif content[at + 36:at + 40] == b"VBRI":
+        elif content[offset + 36:offset + 40] == b"VBRI":
             audio_bytes += frame.size
         else:
             seconds, frames, audio_bytes = seconds + frame.samples / frame.rate, frames + 1, audio_bytes + frame.size
-        at += frame.size
+        offset += frame.size
+
     if not frames:
         return ContainerFacts()
     if headers == 1 and stated_frames > frames:
         cut_off = True
-    # As libmpg123 has it: it complains beyond 1%. Some encoders count the header's own frame, others do not.
+
+    # libmpg123 complains about differences of more than 1%. Some encoders count the header's own frame, others do not.
     is_exact = (not cut_off and headers <= 1 and (not stated_frames or abs(stated_frames - frames) <= 1)
                 and (not stated_bytes or abs(stated_bytes - audio_bytes) <= 0.01 * audio_bytes))
     return ContainerFacts("", stated_s if stated_frames else None, max(0.0, seconds), cut_off, headers > 1, is_exact)
 
 
-def _xing(content: mmap.mmap, at: int) -> tuple[int, int, int]:
-    """Frames, bytes, and samples of delay and padding by the Xing header at `at`; 0 where it does not say."""
-    flags = int.from_bytes(content[at + 4:at + 8], "big")
-    place, frames, total = at + 8, 0, 0
+def _xing(content: mmap.mmap, offset: int) -> tuple[int, int, int]:
+    """Frames, bytes, and samples of delay and padding by the Xing header at `offset`; 0 if it does not say."""
+    flags = int.from_bytes(content[offset + 4:offset + 8], "big")
+    place, frames, total = offset + 8, 0, 0
     if flags & 1:
         frames, place = int.from_bytes(content[place:place + 4], "big"), place + 4
     if flags & 2:
         total, place = int.from_bytes(content[place:place + 4], "big"), place + 4
     place += (100 if flags & 4 else 0) + (4 if flags & 8 else 0)
+
+    # The encoder's tag has delay and padding, 12 bits each.
     trimmed = 0
     if content[place:place + 4] in (b"LAME", b"Lavf", b"Lavc"):
-        first, middle, last = content[place + 21:place + 24]
-        trimmed = (first << 4 | middle >> 4) + ((middle & 15) << 8 | last)
+        high, middle, low = content[place + 21:place + 24]
+        trimmed = (high << 4 | middle >> 4) + ((middle & 15) << 8 | low)
     return frames, total, trimmed
 
 
-def _behind_tag(content: mmap.mmap, at: int) -> int | None:
-    """Where the tag (ID3, APE, Lyrics3) at `at` ends; None if there is none."""
-    if content[at:at + 3] == b"ID3":
-        return at + _id3_size(content, at)
-    if content[at:at + 3] == b"TAG":
-        return at + 128
-    if content[at:at + 8] == b"APETAGEX":
-        return at + 32 + int.from_bytes(content[at + 12:at + 16], "little")
-    if content[at:at + 11] == b"LYRICSBEGIN":
-        end = content.find(b"LYRICS200", at)
+def _behind_tag(content: mmap.mmap, offset: int) -> int | None:
+    """Where the tag (ID3, APE, Lyrics3) at `offset` ends; None if there is none."""
+    if content[offset:offset + 3] == b"ID3":
+        return offset + _id3_size(content, offset)
+    if content[offset:offset + 3] == b"TAG":
+        return offset + 128
+    if content[offset:offset + 8] == b"APETAGEX":
+        return offset + 32 + int.from_bytes(content[offset + 12:offset + 16], "little")
+    if content[offset:offset + 11] == b"LYRICSBEGIN":
+        end = content.find(b"LYRICS200", offset)
         return end + 9 if end >= 0 else None
     return None
 
 
-def _next_frame(content: mmap.mmap, at: int) -> int | None:
+def _next_frame(content: mmap.mmap, offset: int) -> int | None:
     """The next frame that is followed by another one or by the end; None if none is near."""
-    limit = min(len(content), at + _RESYNC)
-    while (at := content.find(b"\xff", at + 1, limit)) >= 0:
-        frame = _mpeg_frame(content, at)
-        if frame is not None and (at + frame.size >= len(content) or _mpeg_frame(content, at + frame.size) is not None
-                                  or _behind_tag(content, at + frame.size) is not None):
-            return at
+    limit = min(len(content), offset + _RESYNC)
+    offset = content.find(b"\xff", offset + 1, limit)
+    while offset >= 0:
+        frame = _mpeg_frame(content, offset)
+        end = offset + frame.size if frame is not None else 0
+        if frame is not None and (end >= len(content) or _mpeg_frame(content, end) is not None
+                                  or _behind_tag(content, end) is not None):
+            return offset
+        offset = content.find(b"\xff", offset + 1, limit)
     return None
 
 
@@ -261,57 +281,66 @@ def _next_frame(content: mmap.mmap, at: int) -> int | None:
 class _OggStream:
     rate: int = 0  # granules a second; 0 for what is not sound
     skipped: int = 0  # granules before the first sample
-    first: int = -1  # granule position of the first page with sound
-    last: int = -1
+    first_granule: int = -1  # granule position of the first page with sound
+    last_granule: int = -1
     has_end: bool = False
 
     @property
     def seconds(self) -> float:
-        if not self.rate or self.last < 0:
+        if not self.rate or self.last_granule < 0:
             return 0.0
-        is_grabbed = self.first > _RADIO_S * self.rate  # begins in the middle of a stream
-        return max(0.0, (self.last - (self.first if is_grabbed else self.skipped)) / self.rate)
+        is_grabbed = self.first_granule > _RADIO_S * self.rate  # begins in the middle of a stream
+        return max(0.0, (self.last_granule - (self.first_granule if is_grabbed else self.skipped)) / self.rate)
 
 
 @dataclass
 class _OggWalk:
     streams: dict[int, _OggStream] = field(default_factory=dict)  # open, by serial number
-    done: list[_OggStream] = field(default_factory=list)
+    ended: list[_OggStream] = field(default_factory=list)
     links: int = 0
 
 
 def _walk_ogg(content: mmap.mmap) -> ContainerFacts:
-    walk, at, is_cut, has_sound = _OggWalk(), 0, False, True
-    while (at := content.find(b"OggS", at)) >= 0:
-        if at + 27 > len(content):
+    walk, is_cut, has_sound = _OggWalk(), False, True
+    offset = content.find(b"OggS")
+    while offset >= 0:
+        if offset + 27 > len(content):
             is_cut = True
             break
-        flags, granule, serial, segments = struct.unpack_from("<xxxxxBqIxxxxxxxxB", content, at)
-        lacing = content[at + 27:at + 27 + segments]
-        body = at + 27 + segments
+
+        flags, granule, serial, segments = struct.unpack_from("<xxxxxBqIxxxxxxxxB", content, offset)
+        lacing = content[offset + 27:offset + 27 + segments]
+        body = offset + 27 + segments
         end = body + sum(lacing)
         if len(lacing) < segments or end > len(content):
             is_cut = True
             break
+
+        # A first page begins a new stream, also with a serial number that was used before.
         if flags & 2:
             if serial in walk.streams:
-                walk.done.append(walk.streams.pop(serial))
+                walk.ended.append(walk.streams.pop(serial))
             stream = _ogg_stream(content[body:min(end, body + 64)])
             walk.streams[serial] = stream
             if stream.rate:
-                walk.links += has_sound  # streams beside one another are one link
+                # Streams beside one another form one link of the chain.
+                walk.links += has_sound
                 has_sound = False
-        elif (found := walk.streams.get(serial)) is not None and found.rate and granule > 0:
-            found.first = granule if found.first < 0 else found.first
-            found.last, has_sound = max(found.last, granule), True
-            found.has_end = found.has_end or bool(flags & 4)
-        elif found is not None and flags & 4:
-            found.has_end = True
-        at = end
-    sounds = [stream for stream in (*walk.done, *walk.streams.values()) if stream.rate]
+        else:
+            open_stream = walk.streams.get(serial)
+            if open_stream is not None and open_stream.rate and granule > 0:
+                open_stream.first_granule = granule if open_stream.first_granule < 0 else open_stream.first_granule
+                open_stream.last_granule, has_sound = max(open_stream.last_granule, granule), True
+                open_stream.has_end = open_stream.has_end or bool(flags & 4)
+            elif open_stream is not None and flags & 4:
+                open_stream.has_end = True
+        offset = content.find(b"OggS", end)
+
+    sounds = [stream for stream in (*walk.ended, *walk.streams.values()) if stream.rate]
     if not sounds:
         return ContainerFacts()
-    # Streams beside one another (a film with two languages) last as long as one; those behind one another add up.
+
+    # Parallel streams (a film with two languages) last as long as one; consecutive streams add up.
     present_s = sum(stream.seconds for stream in sounds) if walk.links == len(sounds) else None
     return ContainerFacts("", None, present_s, is_cut or not sounds[-1].has_end, walk.links > 1)
 
@@ -357,46 +386,54 @@ _LINEAR = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, extensible: bytes a
 
 def _walk_wav(content: mmap.mmap) -> ContainerFacts:
     stated_s, present_s, cut_off, parts = 0.0, 0.0, False, 0
-    at, is_known, bytes_a_second = 0, True, 0
+    offset, is_known, bytes_a_second = 0, True, 0
     order = ">" if content[:4] == b"RIFX" else "<"
     if content[:4] == b"RF64":
         return ContainerFacts()  # its sizes lie elsewhere, and libsndfile reads them
-    while at + 8 <= len(content):
-        name, size = content[at:at + 4], struct.unpack_from(f"{order}I", content, at + 4)[0]
-        if name in (b"RIFF", b"RIFX") and content[at + 8:at + 12] == b"WAVE":
-            at += 12
+
+    while offset + 8 <= len(content):
+
+        # Walk the chunks. A file may consist of several, each with its own RIFF header.
+        name, size = content[offset:offset + 4], struct.unpack_from(f"{order}I", content, offset + 4)[0]
+        if name in (b"RIFF", b"RIFX") and content[offset + 8:offset + 12] == b"WAVE":
+            offset += 12
             continue
         if name == b"fmt ":
-            code, _, rate, _, align = struct.unpack_from(f"{order}HHIIH", content, at + 8)
+            code, _, rate, _, align = struct.unpack_from(f"{order}HHIIH", content, offset + 8)
             bytes_a_second = rate * align if code in _LINEAR else 0
         if name == b"data":
             if not bytes_a_second:
                 return ContainerFacts()
             parts += 1
-            rest = len(content) - at - 8
-            if size in _UNKNOWN_SIZES[1:] or size >= _UNKNOWN_FROM or (size == 0 and rest > 0):
-                is_known, size = False, rest
-            elif size > rest:
+
+            # A program that was interrupted leaves an unknown size: the sound then lasts to the end of the file.
+            available = len(content) - offset - 8
+            if size in _UNKNOWN_SIZES[1:] or size >= _UNKNOWN_FROM or (size == 0 and available > 0):
+                is_known, size = False, available
+            elif size > available:
                 cut_off = True
-            elif not _is_chunk(content, at + 8 + size + (size & 1), order):
-                present_s += (rest - size) / bytes_a_second  # the header ends earlier than the sound
+            elif not _is_chunk(content, offset + 8 + size + (size & 1), order):
+                # The header ends earlier than the sound.
+                present_s += (available - size) / bytes_a_second
             stated_s += size / bytes_a_second
-            present_s += min(size, rest) / bytes_a_second
-        at += 8 + size + (size & 1)
+            present_s += min(size, available) / bytes_a_second
+        offset += 8 + size + (size & 1)
+
     if not parts:
         return ContainerFacts()
-    # Of several files one behind another, the header is that of the first.
+
+    # If several files follow one another, the header describes the first only.
     return ContainerFacts("", stated_s if is_known and parts == 1 else None, present_s, cut_off, parts > 1)
 
 
-def _is_chunk(content: mmap.mmap, at: int, order: str) -> bool:
-    """Whether a chunk, or the end of the file, is at `at`."""
-    rest = len(content) - at
-    if rest < 8:
+def _is_chunk(content: mmap.mmap, offset: int, order: str) -> bool:
+    """Whether a chunk, or the end of the file, is at `offset`."""
+    available = len(content) - offset
+    if available < 8:
         return True
-    name, size = content[at:at + 4], int(struct.unpack_from(f"{order}I", content, at + 4)[0])
-    return name in (b"RIFF", b"RIFX") or (all(32 <= byte < 127 for byte in name) and size <= rest - 8) or not any(
-        content[at:at + min(rest, 4096)])
+    name, size = content[offset:offset + 4], int(struct.unpack_from(f"{order}I", content, offset + 4)[0])
+    return name in (b"RIFF", b"RIFX") or (all(32 <= byte < 127 for byte in name) and size <= available - 8) or not any(
+        content[offset:offset + min(available, 4096)])
 
 
 def _walk_aiff(content: mmap.mmap) -> ContainerFacts:

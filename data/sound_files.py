@@ -1,4 +1,4 @@
-"""Sound files as numpy: read, cut, repaired, resampled and written by soundfile and soxr. Never loads torch.
+"""Read, cut, repair, resample and write sound files as numpy arrays, by soundfile and soxr.
 
 The duration of a file is what decodes, not what its header says; what libsndfile does not read to the end is decoded by
 ffmpeg. A long recording is read in order in blocks and never sought in, since not every compressed file can be sought
@@ -33,7 +33,7 @@ from data.sound_containers import ContainerFacts
 VOICE_RATE = 16000  # Hz: of the copy of a recording in which voices are detected, and of its noise
 _BLOCK_S = 20.0
 _CUT_AS = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32", "PCM_32": "int32"}
-_ROUNDING_S = 2.0  # that a last part may end behind its recording: subtitles stay for a while
+_ROUNDING_S = 2.0  # seconds by which the last part may exceed its recording: subtitles stay for a while
 _APART, _APART_S = 0.01, 0.15  # share and seconds by which two durations may differ; an MP3's encoder adds up to 0.1 s
 _DEEP = ("PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
@@ -55,7 +55,7 @@ class SoundFacts:
     duration_s: float
     downmix: Downmix
     subtype: str  # libsndfile's, such as "PCM_16"
-    stated_s: float | None = None  # by the header
+    stated_s: float | None = None  # stated by the header
     cut_off: bool = False
     by_ffmpeg: bool = False
 
@@ -65,35 +65,41 @@ class SoundFacts:
         return self.downmix.is_plain and not self.by_ffmpeg
 
     def findings(self) -> list[SoundFinding]:
-        """What a user should know of it."""
-        found, mix = list[SoundFinding](), self.downmix
-        one, other = (channel + 1 for channel in mix.between)
+        """Findings about the recording for the user."""
+        findings, mix = list[SoundFinding](), self.downmix
+        channel, other = (index + 1 for index in mix.between)
         used = 1 + int(np.argmax(mix.weights))
+
         if self.cut_off:
             stated = f", and its header states {self.stated_s:.1f} s" if self.stated_s else ""
-            found.append(SoundFinding("cut off", f"the file is cut off: {self.duration_s:.1f} s decode{stated}"))
+            findings.append(SoundFinding("cut off", f"the file is cut off: {self.duration_s:.1f} s decode{stated}"))
         elif self.stated_s is not None and _differ(self.stated_s, self.duration_s):
-            found.append(SoundFinding("length", f"its header states {self.stated_s:.1f} s, and {self.duration_s:.1f} s "
-                                      "decode; all of it is read"))
+            message = f"its header states {self.stated_s:.1f} s, and {self.duration_s:.1f} s decode; all of it is read"
+            findings.append(SoundFinding("length", message))
+
         if abs(mix.largest_offset) > OFFSET_LIMIT:
-            found.append(SoundFinding("offset", f"it has a constant offset (DC) of {mix.largest_offset:.1%} of full "
+            findings.append(SoundFinding("offset", f"it has a constant offset (DC) of {mix.largest_offset:.1%} of full "
                                       "scale, which is subtracted"))
+
+        # Tell how channels were mixed that are not plain stereo.
+        channels = f"channels {channel} and {other}"
+        correlation = f"correlation {mix.correlation:.2f}"
         if mix.mix is Mix.INVERTED:
-            found.append(SoundFinding("channels", f"channels {one} and {other} cancel each other (correlation "
-                                      f"{mix.correlation:.2f}); channel {used} is used"))
+            message = f"{channels} cancel each other ({correlation}); channel {used} is used"
+            findings.append(SoundFinding("channels", message))
         elif mix.mix is Mix.OUT_OF_PHASE:
-            found.append(SoundFinding("channels", f"channels {one} and {other} are out of phase (correlation "
-                                      f"{mix.correlation:.2f}); channel {used} is used"))
+            message = f"{channels} are out of phase ({correlation}); channel {used} is used"
+            findings.append(SoundFinding("channels", message))
         elif mix.mix is Mix.DIFFERENT:
-            found.append(SoundFinding("channels", f"channels {one} and {other} hold different sound (correlation "
-                                      f"{mix.correlation:.2f}), such as two speakers; they are mixed. Give each "
-                                      "channel as a file with its own text"))
-        return found
+            message = (f"{channels} hold different sound ({correlation}), such as two speakers; they are mixed. Give "
+                       "each channel as a file with its own text")
+            findings.append(SoundFinding("channels", message))
+        return findings
 
 
 @dataclass(frozen=True)
 class Sound:
-    """A whole recording: waveform (S,) float32 in [-1, 1], of which `facts` tell how it was made."""
+    """A whole recording: waveform (S,) float32 in [-1, 1]; `facts` tell how it was decoded."""
 
     waveform: np.ndarray
     facts: SoundFacts
@@ -126,13 +132,17 @@ def read_sound(path: Path, longest_s: float = math.inf) -> Sound:
     What libsndfile does not read to its end is decoded by ffmpeg. `UserError` for a file that is not sound, or of which
     only a part can be decoded.
     """
-    kept = list[np.ndarray]()
-    facts = _survey(path, kept, longest_s)
-    if not kept:
+    blocks = list[np.ndarray]()
+    facts = _survey(path, blocks, longest_s)
+
+    if not blocks:
         raise _no_samples(path)
+
+    # Later calls need not decode the file again.
     with _facts_lock:
         _facts[_stamp(path)] = facts
-    samples = np.concatenate(kept) if len(kept) > 1 else kept[0]
+
+    samples = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
     if longest_s < math.inf:
         samples = samples[:round(longest_s * facts.sample_rate)]
     _require_finite(samples, path, 0, facts.sample_rate)
@@ -143,14 +153,14 @@ def examine(path: Path) -> SoundFacts:
     """The facts of the recording at `path`, which is decoded once from start to end."""
     stamp = _stamp(path)
     with _facts_lock:
-        known = _facts.get(stamp)
-    if known is None:
-        known = _survey(path, None, 0.0)
+        facts = _facts.get(stamp)
+    if facts is None:
+        facts = _survey(path, None, 0.0)
         with _facts_lock:
             while len(_facts) >= _MOST_FACTS:
                 del _facts[next(iter(_facts))]
-            _facts[stamp] = known
-    return known
+            _facts[stamp] = facts
+    return facts
 
 
 _MOST_FACTS = 256
@@ -167,22 +177,26 @@ def _stamp(path: Path) -> tuple[str, int, int]:
     return str(path), state.st_mtime_ns, state.st_size
 
 
-def _survey(path: Path, kept: list[np.ndarray] | None, longest_s: float) -> SoundFacts:
-    """Decode all of a recording; its first blocks (S, channels) are appended to `kept`."""
+def _survey(path: Path, first_blocks: list[np.ndarray] | None, longest_s: float) -> SoundFacts:
+    """Decode all of a recording; its first blocks (S, channels) are appended to `first_blocks`."""
     _stamp(path)
+
     try:
         container = sound_containers.inspect(path)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+    # libsndfile is tried first: it is faster than ffmpeg and keeps the sample format.
     fault: UserError | None = None
     facts = None
     if not _needs_ffmpeg(path, container):
         try:
-            facts = _decode(path, path, container, kept, longest_s)
+            facts = _decode(path, path, container, first_blocks, longest_s)
         except UserError as error:
             fault = error
-            if kept is not None:
-                kept.clear()
+            if first_blocks is not None:
+                first_blocks.clear()
+
     # The file holds more sound than libsndfile decoded, by its frames or by its header.
     whole_s = container.present_s if container.present_s is not None else container.stated_s
     is_short = facts is None or (whole_s is not None and facts.duration_s < whole_s and _differ(facts.duration_s,
@@ -190,17 +204,21 @@ def _survey(path: Path, kept: list[np.ndarray] | None, longest_s: float) -> Soun
     if not is_short:
         assert facts is not None
         return facts
+
+    # ffmpeg decodes the rest, if the format is one that it knows.
     if container.kind not in sound_containers.SOUND_KINDS | sound_containers.FILM_KINDS:
         raise fault or _unreadable(path, ValueError("its format is not known"))
     if ffmpeg_audio.ffmpeg_path() is None:
         raise fault if fault is not None and whole_s is None else _partly_read(path, facts, container)
     try:
         decoded = _decoded(path)
-        if kept is not None:
-            kept.clear()
-        facts = replace(_decode(decoded, path, container, kept, longest_s), by_ffmpeg=True)
+        if first_blocks is not None:
+            first_blocks.clear()
+        facts = replace(_decode(decoded, path, container, first_blocks, longest_s), by_ffmpeg=True)
     except UserError as error:
         raise fault or error from error
+
+    # Compare what ffmpeg decoded with the sound in the container and with the duration in the header.
     if container.present_s is not None and facts.duration_s < container.present_s and _differ(
             facts.duration_s, container.present_s):
         raise _partly_read(path, facts, container)
@@ -223,15 +241,15 @@ def _needs_ffmpeg(path: Path, container: ContainerFacts) -> bool:
     return container.chained and container.kind != "wav" and ffmpeg_audio.ffmpeg_path() is not None
 
 
-def _decode(source: Path, name: Path, container: ContainerFacts, kept: list[np.ndarray] | None,
+def _decode(source: Path, name: Path, container: ContainerFacts, first_blocks: list[np.ndarray] | None,
             longest_s: float) -> SoundFacts:
     """The facts of `source`, which is the recording `name` or its copy decoded by ffmpeg."""
     with _opened(source, name) as file:
         rate, statistics = file.samplerate, ChannelStatistics(file.channels, file.samplerate)
         for block in _raw_blocks(file, _BLOCK_S):
-            if kept is not None and statistics.samples < longest_s * rate:
-                kept.append(block)
-            # A part of the file may be good; who reads the others refuses what is not finite.
+            if first_blocks is not None and statistics.samples < longest_s * rate:
+                first_blocks.append(block)
+            # One part may be bad while the others are good; the reader of a part refuses values that are not finite.
             statistics.add(block if np.isfinite(block).all() else np.nan_to_num(block, posinf=0.0, neginf=0.0))
         subtype = file.subtype
     duration_s = statistics.samples / rate
@@ -242,7 +260,10 @@ def _decode(source: Path, name: Path, container: ContainerFacts, kept: list[np.n
 def _raw_blocks(file: soundfile.SoundFile, block_s: float) -> Iterator[np.ndarray]:
     """Blocks (S, channels) float32 to the end of an open file."""
     frames = max(1, round(block_s * file.samplerate))
-    while len(block := file.read(frames, dtype="float32", always_2d=True)):
+    while True:
+        block = file.read(frames, dtype="float32", always_2d=True)
+        if not len(block):
+            return
         yield block
 
 
@@ -335,18 +356,23 @@ def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[
     cannot hold, and were cut to it.
     """
     facts = examine(Path(path))
+
     with _opened(_readable(Path(path), facts), path) as file:
         rate, length = file.samplerate, round(facts.duration_s * file.samplerate)
         begin = round(begin_s * rate)
         end = length if end_s is None else min(length, round(end_s * rate))
+        # A small excess is rounding; more is an error in the table.
         if begin >= end or (end_s is not None and end_s > facts.duration_s + _ROUNDING_S):
             which = f"begins at {begin_s:g}" if begin >= end else f"ends at {end_s:g}"
             raise UserError(f"The part {which} s, and {path} lasts {facts.duration_s:.1f} s.",
                             "Check that the times belong to this recording, and that they are seconds.")
+
+        # A plain file keeps its sample format; a downmix is computed in float32.
         file.seek(begin)
         exact = _CUT_AS.get(file.subtype, "float32") if facts.downmix.is_plain else "float32"
         samples = file.read(end - begin, dtype=exact, always_2d=True)
         subtype = file.subtype
+
     if samples.dtype == np.float32:
         _require_finite(samples, path, begin, rate)
     if not facts.downmix.is_plain:
@@ -380,7 +406,7 @@ def _no_samples(name: str | Path) -> UserError:
 
 
 def _partly_read(path: Path, facts: SoundFacts | None, container: ContainerFacts) -> UserError:
-    """The refusal of a file of which only a part decodes."""
+    """The refusal of a file that decodes only in part."""
     whole_s = container.present_s if container.present_s is not None else container.stated_s
     decoded_s = 0.0 if facts is None else facts.duration_s
     hint = ("Convert it again from its source." if ffmpeg_audio.ffmpeg_path() is not None
@@ -389,8 +415,9 @@ def _partly_read(path: Path, facts: SoundFacts | None, container: ContainerFacts
 
 
 def _unreadable(path: str | Path, error: Exception) -> UserError:
-    if isinstance(path, Path) and (words := sound_containers.not_sound(path)):
-        return UserError(f"{path} could not be read as audio: it is {words}.",
+    kind = sound_containers.not_sound(path) if isinstance(path, Path) else ""
+    if kind:
+        return UserError(f"{path} could not be read as audio: it is {kind}.",
                          "Give the recording itself, as a WAV, FLAC, OGG, Opus or MP3 file.")
     reason = getattr(error, "error_string", "") or getattr(error, "strerror", "") or str(error)  # without a path
     return UserError(
@@ -410,20 +437,20 @@ def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
     """A recording in order as mono blocks (S,) float32 at its own rate."""
     facts = examine(path)
     with _opened(_readable(path, facts), path) as file:
-        done = 0
+        start = 0
         for block in _raw_blocks(file, block_s):
-            _require_finite(block, path, done, file.samplerate)
-            done += len(block)
+            _require_finite(block, path, start, file.samplerate)
+            start += len(block)
             yield facts.downmix.apply(block)
 
 
 def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
     """A recording in order as mono blocks (S,) float32 at `rate` Hz."""
-    own = examine(path).sample_rate
-    if own == rate:
+    source_rate = examine(path).sample_rate
+    if source_rate == rate:
         yield from read_blocks(path, block_s)
         return
-    stream = soxr.ResampleStream(own, rate, 1, dtype="float32", quality="HQ")
+    stream = soxr.ResampleStream(source_rate, rate, 1, dtype="float32", quality="HQ")
     for block in read_blocks(path, block_s):
         yield stream.resample_chunk(block)
     yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
@@ -432,22 +459,28 @@ def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator
 def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
     """The waveforms (S,) of spans of a recording in seconds, in order and not overlapping, at its own rate."""
     rate = examine(path).sample_rate
-    wanted = [(round(begin * rate), round(end * rate)) for begin, end in spans]
+    ranges = [(round(begin * rate), round(end * rate)) for begin, end in spans]
     held, start, number = list[np.ndarray](), 0, 0
+
     for block in read_blocks(path):
         held.append(block)
         end = start + sum(map(len, held))
-        while number < len(wanted) and wanted[number][1] <= end:
+
+        # Yield every span that ends inside the blocks held so far.
+        while number < len(ranges) and ranges[number][1] <= end:
             joined = np.concatenate(held)
-            yield joined[wanted[number][0] - start:wanted[number][1] - start]
+            yield joined[ranges[number][0] - start:ranges[number][1] - start]
             number += 1
-        keep = wanted[number][0] if number < len(wanted) else end
+
+        # Drop the blocks that end before the next span.
+        keep = ranges[number][0] if number < len(ranges) else end
         while held and start + len(held[0]) <= keep:
             start += len(held.pop(0))
-        if number == len(wanted):
+        if number == len(ranges):
             return
-    if number < len(wanted) and held:  # the last span ends with the recording
-        yield np.concatenate(held)[max(0, wanted[number][0] - start):]
+    # The last span ends with the recording.
+    if number < len(ranges) and held:
+        yield np.concatenate(held)[max(0, ranges[number][0] - start):]
 
 
 @dataclass(frozen=True)
@@ -463,10 +496,10 @@ def format_clip(samples: np.ndarray, rate: int, finish: ClipFormat, noise: np.nd
     """A clip (S,) at `rate` Hz in its final format, and its rate; `noise` at `VOICE_RATE` is the noise profile."""
     if finish.denoise and len(noise) >= VOICE_RATE // 4 and len(samples):
         samples = _without_noise(samples, rate, noise)
-    wanted = finish.sample_rate or rate
-    if wanted != rate:
-        samples = soxr.resample(samples, rate, wanted, quality="VHQ").astype(np.float32)
-    return (samples if finish.lufs is None else at_loudness(samples, wanted, finish.lufs)), wanted
+    target_rate = finish.sample_rate or rate
+    if target_rate != rate:
+        samples = soxr.resample(samples, rate, target_rate, quality="VHQ").astype(np.float32)
+    return (samples if finish.lufs is None else at_loudness(samples, target_rate, finish.lufs)), target_rate
 
 
 def write_denoised(path: Path, noise: np.ndarray, target: Path) -> None:
@@ -488,11 +521,11 @@ def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndar
     import noisereduce  # slow import
 
     profile = soxr.resample(noise, VOICE_RATE, rate, quality="HQ") if rate != VOICE_RATE else noise
-    made = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=profile, stationary=True, prop_decrease=0.9)
-    return np.asarray(made, dtype=np.float32)
+    denoised = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=profile, stationary=True, prop_decrease=0.9)
+    return np.asarray(denoised, dtype=np.float32)
 
 
-EDGE_SILENCE_S = 0.1  # at each end
+EDGE_SILENCE_S = 0.1  # seconds at each end
 TRIM, LEVEL = "trim", "level"
 _FADE_S = 0.005
 
@@ -508,7 +541,7 @@ def silence_to_trim(silence_start_s: float, silence_end_s: float, duration_s: fl
 
 
 def trim(waveform: Samples, sample_rate: int, start_s: float, end_s: float) -> Samples:
-    """(S,) without so many seconds at its ends, faded over 5 ms where it was cut, against clicks."""
+    """(S,) without so many seconds at its ends, with fades of 5 ms at the cuts, against clicks."""
     begin = round(start_s * sample_rate)
     end = len(waveform) - round(end_s * sample_rate)
     cut = waveform[begin:end].copy()

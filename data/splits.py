@@ -21,7 +21,7 @@ from data.disk_collections import DiskDict, sorted_on_disk
 from data.manifest import HELD_OUT, SPLITS, TEST, TRAIN, ManifestClip
 from data.validation import CheckedRow, ValidationFinding
 
-_MOST = 0.75  # of all clips: larger groups are not held out
+_MOST = 0.75  # share of all clips; larger groups are not held out
 _KINDS = {"text": 1, "recording": 2, "speaker": 4}
 _SIDE_WORDS = {TRAIN: "trained on", HELD_OUT: "held out", TEST: "in the test set"}
 
@@ -39,29 +39,30 @@ class Sides:
 
         Those in `language`, if it is given, are counted: each language has its own share of held-out clips.
         """
-        made = cls()
+        sides = cls()
         for clip, normal in clips:
+            # Clips of other languages have sides too, but are not counted.
             counted = language in ("", clip.language)
-            made.clips += counted
-            made.held_clips += counted and clip.split == HELD_OUT
-            made.test_clips += counted and clip.split == TEST
-            made.put(("text", normal), clip.split)
+            sides.clips += counted
+            sides.held_clips += counted and clip.split == HELD_OUT
+            sides.test_clips += counted and clip.split == TEST
+            sides.put(("text", normal), clip.split)
             if clip.source:
-                made.put(("recording", clip.source), clip.split)
-            other = made.put(("speaker", clip.speaker), clip.split) if by_speaker else None
+                sides.put(("recording", clip.source), clip.split)
+            other = sides.put(("speaker", clip.speaker), clip.split) if by_speaker else None
             if other not in (None, clip.split):
                 words = " and ".join(_SIDE_WORDS[side] for side in SPLITS if side in (other, clip.split))
                 raise UserError(f"The speaker {clip.speaker!r} of the dataset is {words}.",
                                 "Hold out by source here too, or prepare all of it again, held out by speaker.")
-        return made
+        return sides
 
     def put(self, key: GroupKey, side: str) -> str | None:
         """Record the side of a key; returns the side it had."""
         self._of = self._of or DiskDict()
-        there = self._of.put(_storage_key(key), side)
-        if there is not None and SPLITS.index(side) > SPLITS.index(there):
+        previous_side = self._of.put(_storage_key(key), side)
+        if previous_side is not None and SPLITS.index(side) > SPLITS.index(previous_side):
             self._of.replace(_storage_key(key), side)
-        return there
+        return previous_side
 
     def side(self, key: GroupKey) -> str | None:
         return self._of.get(_storage_key(key)) if self._of else None
@@ -78,34 +79,40 @@ _NO_SIDES = Sides()
 
 
 def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker: bool = False,
-           there: Sides = _NO_SIDES, test: float = 0.0) -> tuple[str, ...]:
+           existing: Sides = _NO_SIDES, test: float = 0.0) -> tuple[str, ...]:
     """The split of each row, determined by its keys and `seed`, whatever the order.
 
-    Groups that share a key with `there` follow its side. The source's own held-out set and test set are kept; rows
+    Groups that share a key with `existing` follow its side. The source's own held-out set and test set are kept; rows
     without a split follow their text, or train. A side that the source does not name is drawn from what is left to
     train on: groups until `held_out` of all clips are held out, as nearly as whole groups allow (at least one of two
     or more), then until `test` of them are in the test set.
     """
-    groups = SplitGroups(rows, by_speaker=by_speaker, apart=_apart(rows, there))
-    named = {side for side in (HELD_OUT, TEST) if any(row.row.split == side for row in rows)}
+
+    # Groups that share a key with the existing clips follow them; splits that the source names are kept.
+    groups = SplitGroups(rows, by_speaker=by_speaker, apart=_apart(rows, existing))
+    named = {split for split in (HELD_OUT, TEST) if any(row.row.split == split for row in rows)}
     splits = _named(rows) if named else [TRAIN] * len(rows)
-    side_of = _followed(groups, there)
-    for at, split in enumerate(splits if named else ()):
-        if split != TRAIN and not side_of[groups.group(at)]:
-            side_of[groups.group(at)] = _AS_NAMED
-    for side, share, before in ((HELD_OUT, held_out, there.held_clips), (TEST, test, there.test_clips)):
+    side_of = _followed(groups, existing)
+    for index, split in enumerate(splits if named else ()):
+        if split != TRAIN and not side_of[groups.group(index)]:
+            side_of[groups.group(index)] = _AS_NAMED
+
+    # The free groups are drawn until the share is reached, first for the held-out set, then for the test set.
+    for side, share, held_before in ((HELD_OUT, held_out, existing.held_clips), (TEST, test, existing.test_clips)):
         if side in named or (side == TEST and share <= 0):
             continue
-        follow = sum(_SIDES[side_of[groups.group(at)]] == side for at in range(len(rows)))
-        for group in _chosen(_free(groups, seed, side_of), share, there.clips + len(rows), before + follow,
-                             alone=not there):
+        follow = sum(_SIDES[side_of[groups.group(index)]] == side for index in range(len(rows)))
+        for group in _chosen(_free(groups, seed, side_of), share, existing.clips + len(rows), held_before + follow,
+                             alone=not existing):
             side_of[group] = _SIDES.index(side)
-        if by_speaker and share > 0 and not there and len({row.row.speaker for row in rows}) < 2:
+        if by_speaker and share > 0 and not existing and len({row.row.speaker for row in rows}) < 2:
             raise UserError("All clips have one speaker, so no speaker can be held out.",
                             "Hold out by source, or name the speakers in the source.")
-    for at in range(len(rows)):
-        splits[at] = _SIDES[side_of[groups.group(at)]] or splits[at]
-    if TRAIN not in splits and not there:
+
+    # A row gets the side of its group; without one it keeps the split that the source names.
+    for index in range(len(rows)):
+        splits[index] = _SIDES[side_of[groups.group(index)]] or splits[index]
+    if TRAIN not in splits and not existing:
         hint = ("The source's own split column did it: mark some rows as train there, or leave the column out."
                 if named else "Choose a smaller held-out share, or add recordings of other sentences.")
         raise UserError(f"All {len(rows)} clips are held out, none is left to train on.", hint)
@@ -134,65 +141,69 @@ def holds_out(rows: Sequence[CheckedRow]) -> bool:
 
 
 def overlaps(rows: Sequence[CheckedRow], splits: Sequence[str], *, by_speaker: bool = False,
-             there: Sides = _NO_SIDES) -> dict[int, ValidationFinding]:
+             existing: Sides = _NO_SIDES) -> dict[int, ValidationFinding]:
     """Rows to leave out, by index, because a key of theirs is on the other side too.
 
     They arise only from splits named by the source, or from additions to several sides. The smaller sides of a key go.
     """
-    apart, by_speaker = _apart(rows, there), by_speaker and not holds_out(rows)
+    apart, by_speaker = _apart(rows, existing), by_speaker and not holds_out(rows)
     groups = SplitGroups(rows, by_speaker=by_speaker, apart=apart)
-    lost, kept = _lost(groups, splits)
-    found: dict[int, ValidationFinding] = {}
-    if not there and not any(lost):
-        return found
-    for at, row in enumerate(rows):
+    lost, staying = _lost(groups, splits)
+    findings: dict[int, ValidationFinding] = {}
+    if not existing and not any(lost):
+        return findings
+
+    for index, row in enumerate(rows):
         for key in group_keys(row, by_speaker, apart):
-            side = _side(there, key)
-            if lost[at] & _KINDS[key[0]] or side not in (None, splits[at]):
-                other = SPLITS[kept[at]] if lost[at] & _KINDS[key[0]] else side
-                found[at] = _overlap(row, key[0], splits[at], other or TRAIN)
+            side = _side(existing, key)
+            # A row is left out for its first key that is on another side.
+            if lost[index] & _KINDS[key[0]] or side not in (None, splits[index]):
+                other = SPLITS[staying[index]] if lost[index] & _KINDS[key[0]] else side
+                findings[index] = _overlap(row, key[0], splits[index], other or TRAIN)
                 break
-    return found
+    return findings
 
 
 def _lost(groups: SplitGroups, splits: Sequence[str]) -> tuple[bytearray, bytearray]:
     """For each row on a smaller side of its group, the kinds of keys that it shares with the side that stays, and the
     place of that side in SPLITS.
     """
-    lost, kept = bytearray(len(splits)), bytearray(len(splits))
-    if not any(split != splits[groups.group(at)] for at, split in enumerate(splits)):
-        return lost, kept
-    counts = {side: array("q", bytes(8 * len(splits))) for side in SPLITS}  # by group
-    for at, split in enumerate(splits):
-        counts[split][groups.group(at)] += 1
+    lost, staying = bytearray(len(splits)), bytearray(len(splits))
+    if not any(split != splits[groups.group(index)] for index, split in enumerate(splits)):
+        return lost, staying
+
+    # The side with the most clips of a group stays, and the other rows of a shared key are lost.
+    counts = {side: array("q", bytes(8 * len(splits))) for side in SPLITS}  # keyed by group
+    for index, split in enumerate(splits):
+        counts[split][groups.group(index)] += 1
     for kind, run in groups.runs():
-        sides, group = {splits[at] for at in run}, groups.group(run[0])
+        sides, group = {splits[index] for index in run}, groups.group(run[0])
         stays = max(sides, key=lambda side: (counts[side][group], SPLITS.index(side)))
-        for at in run:
-            if splits[at] != stays:
-                lost[at] |= _KINDS[kind]
-                kept[at] = SPLITS.index(stays)
-    return lost, kept
+        for index in run:
+            if splits[index] != stays:
+                lost[index] |= _KINDS[kind]
+                staying[index] = SPLITS.index(stays)
+    return lost, staying
 
 
 def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tuple[ValidationFinding, ...]:
     """A warning if all clips are cut from one recording, so that both sides are of it."""
     if HELD_OUT not in splits or not _one_recording(rows):
         return ()
-    return (ValidationFinding("leak", rows[0].row.where,
+    return (ValidationFinding("leak", rows[0].row.location,
                               f"all clips are cut from one recording, {rows[0].row.audio.name}: "
                     "held-out clips are other sentences of it, and say less than those of another recording would"),)
 
 
 def with_sources(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow],
-                 there: Sides = _NO_SIDES) -> Iterator[ManifestClip]:
+                 existing: Sides = _NO_SIDES) -> Iterator[ManifestClip]:
     """`clips` with the recording that each was cut from, by folder and name; whole recordings stay unchanged.
 
     If all are cut from one recording, it is not named: no clip could be held out.
     """
-    groups = SplitGroups(rows, by_speaker=False, apart=_apart(rows, there))
-    for at, (clip, row) in enumerate(zip(clips, rows, strict=True)):
-        source = groups.source(at, row)
+    groups = SplitGroups(rows, by_speaker=False, apart=_apart(rows, existing))
+    for index, (clip, row) in enumerate(zip(clips, rows, strict=True)):
+        source = groups.source(index, row)
         yield replace(clip, source=source) if source else clip
 
 
@@ -213,7 +224,7 @@ _AS_NAMED = len(_SIDES) - 1  # a group with a row that the source itself holds o
 class _Group:
     """Rows that must stay together, and share no key with the dataset that is added to."""
 
-    draw: int  # of 2**56
+    draw: int  # integer below 2**56
     clips: int
     name: int
 
@@ -222,16 +233,20 @@ class _Group:
         return cls(*map(int, line.split()))
 
 
-def _followed(groups: SplitGroups, there: Sides) -> bytearray:
-    """The side of each group by the keys it shares with `there`, as an index of `_SIDES`."""
-    side_of, more_trained = bytearray(len(groups.rows)), array("q", bytes(8 * len(groups.rows) if there else 0))
-    for at, row in enumerate(groups.rows if there else ()):
+def _followed(groups: SplitGroups, existing: Sides) -> bytearray:
+    """The side of each group by the keys it shares with `existing`, as an index of `_SIDES`."""
+    side_of, more_trained = bytearray(len(groups.rows)), array("q", bytes(8 * len(groups.rows) if existing else 0))
+    for index, row in enumerate(groups.rows if existing else ()):
         for key in group_keys(row, groups.by_speaker, True):
-            if (side := _side(there, key)) is not None:
-                group = groups.group(at)
-                more_trained[group] += 1 if side == TRAIN else -1
-                side_of[group] = max(side_of[group], _SIDES.index(side))
-    for group in range(len(side_of) if there else 0):
+            side = _side(existing, key)
+            if side is None:
+                continue
+            group = groups.group(index)
+            more_trained[group] += 1 if side == TRAIN else -1
+            side_of[group] = max(side_of[group], _SIDES.index(side))
+
+    # A group that is held out by few keys and trained on by more of them is trained on.
+    for group in range(len(side_of) if existing else 0):
         if more_trained[group] > 0:
             side_of[group] = _SIDES.index(TRAIN)
         elif side_of[group] == _SIDES.index(TRAIN):
@@ -246,11 +261,12 @@ def _free(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[_Group
 
 def _drawn(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
     """The free groups as lines: draw, number of clips and name."""
-    def anchored(anchor: GroupKey) -> str:  # recordings and speakers sort before texts
+    # Recordings and speakers sort before texts.
+    def anchored(anchor: GroupKey) -> str:
         return f"{int(anchor[0] == 'text')}{key_digest(*anchor, salt=f'{seed}/')}"
 
-    rows = (f"{groups.group(at):012d} {anchored(groups.anchor(at, row))}"
-            for at, row in enumerate(groups.rows) if not side_of[groups.group(at)])
+    rows = (f"{groups.group(index):012d} {anchored(groups.anchor(index, row))}"
+            for index, row in enumerate(groups.rows) if not side_of[groups.group(index)])
     for group, lines in groupby(sorted_on_disk(rows), lambda line: line.partition(" ")[0]):
         clips, least = 0, "~"
         for _, anchor in map(str.split, lines):
@@ -267,30 +283,32 @@ def _draw(least: str) -> int:
 
 
 def _chosen(groups: Iterable[_Group], held_out: float, clips: int, held: int, *, alone: bool) -> list[int]:
-    """The names of the groups that are held out; `groups` are sorted by draw. Of all `clips`, `held` are held out.
+    """The names of the groups to hold out. `groups` are sorted by draw; `held` of all `clips` are held out already.
 
-    A group is taken where it brings the number of held-out clips nearer to the share. If none is, the smallest is; but
-    not the only one there is, where all clips are these (`alone`).
+    A group is chosen if it brings the number of held-out clips nearer to the share. If none does, the smallest is,
+    unless it is the only group and no other clips exist (`alone`).
     """
     if held_out <= 0:
         return []
-    wanted, count, chosen = round(held_out * clips) - held, 0, array("q")
+    shortfall, count, chosen = round(held_out * clips) - held, 0, array("q")
     smallest = None
     for count, group in enumerate(groups, start=1):  # noqa: B007  counted
-        if 0 < group.clips < 2 * wanted and held + group.clips <= _MOST * clips:
+        if 0 < group.clips < 2 * shortfall and held + group.clips <= _MOST * clips:
             chosen.append(group.name)
-            wanted, held = wanted - group.clips, held + group.clips
+            shortfall, held = shortfall - group.clips, held + group.clips
         smallest = group if smallest is None or group.clips < smallest.clips else smallest
+
     if count == 0 or (count == 1 and alone):
         return []
     if not chosen and not held and count > 1 and smallest is not None:
-        return [smallest.name]  # every group is larger than the share
+        # Every group is larger than the share.
+        return [smallest.name]
     return list(chosen)
 
 
-def _apart(rows: Sequence[CheckedRow], there: Sides) -> bool:
+def _apart(rows: Sequence[CheckedRow], existing: Sides) -> bool:
     """Whether recordings can be kept apart: there are several, or the existing dataset has others."""
-    return bool(there) or not _one_recording(rows)
+    return bool(existing) or not _one_recording(rows)
 
 
 def _one_recording(rows: Sequence[CheckedRow]) -> bool:
@@ -298,17 +316,17 @@ def _one_recording(rows: Sequence[CheckedRow]) -> bool:
     return len(rows) > 1 and all(row.row.audio == rows[0].row.audio for row in rows)
 
 
-def _side(there: Sides, key: GroupKey) -> str | None:
+def _side(existing: Sides, key: GroupKey) -> str | None:
     """The side of a key in the dataset that is added to, which names recordings by folder and file name."""
     kind, value = key
-    return there.side((kind, recording_name(Path(value)) if kind == "recording" else value)) if there else None
+    return existing.side((kind, recording_name(Path(value)) if kind == "recording" else value)) if existing else None
 
 
 def _overlap(row: CheckedRow, kind: str, split: str, other: str) -> ValidationFinding:
-    what = f"the {kind}" + (f" {row.row.audio.name}" if kind == "recording" else f" {row.row.text[:80]!r}"
+    subject = f"the {kind}" + (f" {row.row.audio.name}" if kind == "recording" else f" {row.row.text[:80]!r}"
                             if kind == "text" else f" {row.row.speaker!r}")
-    message = f"{row.row.id} would be {_SIDE_WORDS[split]} while {what} is {_SIDE_WORDS[other]}"
-    return ValidationFinding("overlap", row.row.where, message)
+    message = f"{row.row.id} would be {_SIDE_WORDS[split]} while {subject} is {_SIDE_WORDS[other]}"
+    return ValidationFinding("overlap", row.row.location, message)
 
 
 GroupKey = tuple[str, str]
@@ -342,34 +360,38 @@ class SplitGroups:
         self._shared = bytearray(len(rows))
         self._parent = array("q", range(len(rows)))
         for kind, run in self.runs():
-            first = run[0]
-            for at in run[1:]:
-                self._parent[self.group(at)] = self.group(first)
+            first_row = run[0]
+            for row in run[1:]:
+                self._parent[self.group(row)] = self.group(first_row)
             if kind == "recording" and len(run) > 1:
-                for at in run:
-                    self._shared[at] = 1
+                for row in run:
+                    self._shared[row] = 1
 
-    def group(self, at: int) -> int:
-        """The group of row `at`."""
+    def group(self, row: int) -> int:
+        """The group of row `row`."""
         parent = self._parent
-        while parent[at] != at:
-            parent[at] = at = parent[parent[at]]
-        return at
+        while parent[row] != row:
+            parent[row] = row = parent[parent[row]]
+        return row
 
-    def source(self, at: int, row: CheckedRow) -> str:
+    def source(self, index: int, row: CheckedRow) -> str:
         """The recording that a row was cut from; empty for a whole recording, or if all rows are of one."""
-        return recording_name(row.row.audio) if self.apart and (self._shared[at] or row.row.is_part) else ""
+        return recording_name(row.row.audio) if self.apart and (self._shared[index] or row.row.is_part) else ""
 
-    def anchor(self, at: int, row: CheckedRow) -> GroupKey:
+    def anchor(self, index: int, row: CheckedRow) -> GroupKey:
         """The key by which a row's group is drawn: it stays the same when the group gains clips."""
         if self.by_speaker:
             return "speaker", row.row.speaker
-        source = self.source(at, row)
+        source = self.source(index, row)
         return ("recording", source) if source else ("text", row.normal)
 
     def runs(self) -> Iterator[tuple[str, array[int]]]:
         """The kind of each key, and the rows that have it."""
-        lines = (f"{kind} {key_digest(kind, value)} {at}" for at, row in enumerate(self.rows)
-                 for kind, value in group_keys(row, self.by_speaker, self.apart))
+        lines = (f"{kind} {digest} {index}" for kind, digest, index in self._digests())
         for mark, same in groupby(sorted_on_disk(lines), lambda line: line.rpartition(" ")[0]):
             yield mark.partition(" ")[0], array("q", (int(line.rpartition(" ")[2]) for line in same))
+
+    def _digests(self) -> Iterator[tuple[str, str, int]]:
+        for index, row in enumerate(self.rows):
+            for kind, value in group_keys(row, self.by_speaker, self.apart):
+                yield kind, key_digest(kind, value), index

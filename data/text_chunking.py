@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Literal
 
@@ -57,7 +57,7 @@ _SENTENCEX = frozenset({
     "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "zh",
 })
 _ABBREVIATIONS = Path(__file__).with_name("languages") / "abbreviations.yaml"
-_SAME = {"nb": "no", "nn": "no", "bs": "hr", "lb": "de", "ms": "id", "ti": "am"}  # they have the table of another
+_SAME = {"nb": "no", "nn": "no", "bs": "hr", "lb": "de", "ms": "id", "ti": "am"}  # use the table of another
 # Days of a month are written with a dot (CLDR 48, `yMMMMd`).
 _DOTTED_DAYS = frozenset({"bs", "cs", "da", "de", "et", "fi", "fo", "hr", "hu", "is", "lb", "lv", "nb", "nn", "no",
                           "sk", "sl", "sr", "tr"})
@@ -79,7 +79,7 @@ class TextChunk:
 
     text: str
     boundary: Boundary
-    ids: tuple[int, ...] = ()  # with start and stop, where the chunk was cut between tokens; else `encode` gives them
+    ids: tuple[int, ...] = ()  # start and stop included, if the chunk was cut between tokens; else `encode` gives them
 
 
 def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
@@ -106,10 +106,10 @@ def _split_quotations(sentence: str, more_ends: str, language: str) -> list[str]
         inner = next(part for part in quotation.groups() if part is not None)
         place = sentence.index(inner, quotation.start())
         for part in split_sentences(inner, more_ends, language)[:-1]:
-            at = sentence.find(part, place)
-            if at < 0:
+            found_at = sentence.find(part, place)
+            if found_at < 0:
                 break
-            place = at + len(part)
+            place = found_at + len(part)
             if not (sentence[place - 2].isdigit() and sentence[place].isdigit()):  # ３．５
                 cuts.append(place)
     edges = [0, *sorted(set(cuts)), len(sentence)]
@@ -119,14 +119,16 @@ def _split_quotations(sentence: str, more_ends: str, language: str) -> list[str]
 def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[str]:
     """Sentences of `text`, each with its full stop and closing quotes; an empty line ends one too."""
     code = language.partition("-")[0]
-    found: list[str] = []
+    sentences: list[str] = []
     for paragraph in _PARAGRAPH.split(text):
         if code in _SENTENCEX:
-            parts = [part for known in sentencex.segment(code, paragraph) for part in _split_by_signs(known, more_ends)]
-            found += _strip(_joined(parts, paragraph, code))
+            parts: list[str] = []
+            for sentence in sentencex.segment(code, paragraph):
+                parts += _split_by_signs(sentence, more_ends)
+            sentences += _strip(_joined(parts, paragraph, code))
         else:
-            found += _strip(_split_by_marks(paragraph, more_ends, code))
-    return found
+            sentences += _strip(_split_by_marks(paragraph, more_ends, code))
+    return sentences
 
 
 def _strip(sentences: Iterable[str]) -> list[str]:
@@ -142,13 +144,14 @@ def _split_by_signs(text: str, more_ends: str) -> list[str]:
 
 
 def _joined(parts: Sequence[str], paragraph: str, code: str) -> list[str]:
-    """`parts` with those joined that are no sentence: marks alone, and what is not the start of one."""
+    """`parts`, with pieces joined that are no sentence: marks alone, and parts that do not start one."""
     cased, inner = paragraph != paragraph.lower(), _inner_stops(paragraph, code)
     joined, marks, place = [""], "", 0
     for part in parts:
         stop = place - len(joined[-1]) + len(joined[-1].rstrip().rstrip(_CLOSING))  # after the last full stop
         place += len(part)
         if part[:1].isspace():
+            # Marks before a space belong to the part before.
             joined[-1] += marks
             marks = ""
         if not _LETTER.search(part) and not part[-1:].isspace():
@@ -164,11 +167,11 @@ def _joined(parts: Sequence[str], paragraph: str, code: str) -> list[str]:
     return joined
 
 
-def _goes_on(before: str, part: str, cased: bool) -> bool:
-    """Whether `part` is in the sentence of `before`: after an enumerator, or in lower case after a full stop."""
-    end, start = before.rstrip(), _INK.search(part)
-    if unicodedata.category(part[0]) == "Cf" or (start and start.start() == 0 and _LISTED.search(before)):
-        return True  # what closes a direction of writing; 3.Arroz
+def _goes_on(preceding: str, part: str, cased: bool) -> bool:
+    """Whether `part` is in the sentence of `preceding`: after an enumerator, or in lower case after a full stop."""
+    end, start = preceding.rstrip(), _INK.search(part)
+    if unicodedata.category(part[0]) == "Cf" or (start and start.start() == 0 and _LISTED.search(preceding)):
+        return True  # the sign that closes a direction of writing; 3.Arroz
     following = start.group() if start else ""
     if _is_enumerator(end):
         return True
@@ -176,45 +179,54 @@ def _goes_on(before: str, part: str, cased: bool) -> bool:
 
 
 def _inner_stops(text: str, code: str) -> set[int]:
-    """Places after the full stops of `text` that end no sentence: in and after abbreviations, ordinals and initials."""
-    found = set()
+    """Places after the full stops of `text` inside a sentence: in and after abbreviations, ordinals and initials."""
+    places = set()
     for pattern, starters in _abbreviations(code):
         for match in pattern.finditer(text):
-            *within, last = (match.start() + place for place, sign in enumerate(match.group(), 1) if sign == ".")
-            found.update(within)
+            *inside, last = (match.start() + place for place, sign in enumerate(match.group(), 1) if sign == ".")
+            places.update(inside)
             following = _NEXT_WORD.match(text, match.end()) if starters else None
             if not following or following[1] not in starters:
-                found.add(last)
-    return found
+                places.add(last)
+    return places
 
 
 @cache
 def _abbreviations(code: str) -> tuple[tuple[re.Pattern[str], frozenset[str]], ...]:
-    """Patterns of what ends with a full stop in a sentence, unless one of the words follows."""
+    """Patterns of full stops inside a sentence, each with the words that begin a new sentence all the same."""
     tables = _abbreviation_tables()
     table = tables.get(_SAME.get(code, code), {} if code in _SENTENCEX else tables["und"])
     prefix = f"(?:{'|'.join(table['prefixes'].split())})?" if "prefixes" in table else ""
     kinds = {kind: "|".join(map(_written, sorted(table.get(kind, "").split(), key=len, reverse=True)))
              for kind in ("inside", "number", "either")}
     starters = frozenset(table.get("starters", "").split())
-    found: list[tuple[str, frozenset[str]]] = [(_UNCASED_INITIALS.pattern, frozenset())]
+
+    patterns: list[tuple[str, frozenset[str]]] = [(_UNCASED_INITIALS.pattern, frozenset())]
+
+    # Abbreviations from the table of the language, longest first.
     for kind, alternatives in kinds.items():
         if alternatives:
             number = r"(?=\s*\d)" if kind == "number" else r"(?!\w)"
-            found.append((rf"{_BEFORE_WORD}{prefix}(?:{alternatives})\.{number}",
+            patterns.append((rf"{_BEFORE_WORD}{prefix}(?:{alternatives})\.{number}",
                           starters if kind == "either" else frozenset()))
+
+    # Languages without their own segmenter, or with starters, also have dotted abbreviations such as U.S.
     if starters or code not in _SENTENCEX:
-        found.append((f"{_BEFORE_WORD}{_DOTTED}", starters))
+        patterns.append((f"{_BEFORE_WORD}{_DOTTED}", starters))
+
+    # Ordinals are numbers, Roman or Arabic, with a full stop.
     ordinals = table.get("ordinals", "").split()
     if ordinals:
-        found.append((rf"{_BEFORE_WORD}{_ROMAN}\.(?=\s)", starters))
-        before = "" if ordinals == ["any"] else rf"(?:(?i:\b(?:{'|'.join(ordinals)}))\s+)"
+        patterns.append((rf"{_BEFORE_WORD}{_ROMAN}\.(?=\s)", starters))
+        preceding = "" if ordinals == ["any"] else rf"(?:(?i:\b(?:{'|'.join(ordinals)}))\s+)"
         if ordinals != ["roman"]:
-            found.append((rf"{_BEFORE_WORD}{before}\d{{1,2}}\.(?=\s)", starters))
+            patterns.append((rf"{_BEFORE_WORD}{preceding}\d{{1,2}}\.(?=\s)", starters))
+
+    # A day of the month has a full stop in some languages.
     if code in _DOTTED_DAYS:
         months = "|".join(_months(code))
-        found.append((rf"(?<![\w.,:/-])\d{{1,2}}\.(?=\s+(?i:{months})(?!\w))", frozenset()))
-    return tuple((re.compile(pattern), words) for pattern, words in found)
+        patterns.append((rf"(?<![\w.,:/-])\d{{1,2}}\.(?=\s+(?i:{months})(?!\w))", frozenset()))
+    return tuple((re.compile(pattern), words) for pattern, words in patterns)
 
 
 @cache
@@ -225,16 +237,19 @@ def _abbreviation_tables() -> dict[str, dict[str, str]]:
 
 def _written(abbreviation: str) -> str:
     """A pattern for an entry of the table, without its last dot."""
-    first = f"[{abbreviation[0]}{abbreviation[0].upper()}]" if abbreviation[0].islower() else re.escape(abbreviation[0])
-    rest = re.escape(abbreviation[1:]).replace(r"\.", r"\.\s?").replace("_", r"\s")
-    return first + rest
+    initial = re.escape(abbreviation[0])
+    if abbreviation[0].islower():
+        initial = f"[{abbreviation[0]}{abbreviation[0].upper()}]"
+    remainder = re.escape(abbreviation[1:]).replace(r"\.", r"\.\s?").replace("_", r"\s")
+    return initial + remainder
 
 
 def _months(code: str) -> list[str]:
     """Names of the months after a day, whole and short, without a dot."""
-    shown = (MessageFormat(f"{{0,date,{form}}}", code).format({"0": datetime(2001, month, 15, tzinfo=UTC)})
-             for form in ("d MMMM", "d MMM") for month in range(1, 13))
-    names = {name.partition(" ")[2].strip(". ") for name in shown}
+    dates = [datetime(2001, month, 15, tzinfo=UTC) for month in range(1, 13)]
+    formats = [MessageFormat(f"{{0,date,{form}}}", code) for form in ("d MMMM", "d MMM")]
+    date_texts = [form.format({"0": date}) for form, date in product(formats, dates)]
+    names = {date.partition(" ")[2].strip(". ") for date in date_texts}
     return sorted(map(re.escape, names), key=len, reverse=True)
 
 
@@ -252,42 +267,43 @@ def _sentence_end(more_ends: str) -> re.Pattern[str]:
 
 
 def _split_by_marks(paragraph: str, more_ends: str, code: str = "") -> list[str]:
-    found, start = [], 0
+    sentences, start = [], 0
     cased, inner = paragraph != paragraph.lower(), _inner_stops(paragraph, code)
     for match in _sentence_end(more_ends).finditer(paragraph):
         abbreviated = match.group().rstrip(_CLOSING) == "." and match.start() + 1 in inner
         if not abbreviated and _ends_sentence(paragraph, match, start, cased):
-            found.append(paragraph[start:match.end()])
+            sentences.append(paragraph[start:match.end()])
             start = match.end()
-    return [*found, paragraph[start:]]
+    return [*sentences, paragraph[start:]]
 
 
 def _ends_sentence(text: str, match: re.Match[str], start: int, cased: bool) -> bool:
     mark, end = match.group()[0], match.end()
-    before = text[max(start, match.start() - _LOOK_BACK):match.start()]
-    if before[-1:].isdigit() and text[end:end + 1].isdigit():
+    preceding = text[max(start, match.start() - _LOOK_BACK):match.start()]
+
+    if preceding[-1:].isdigit() and text[end:end + 1].isdigit():
         return False  # 3.5, ３．５
     if mark not in _SPACED_STOPS:
         return True
     if end < len(text) and not text[end].isspace():
         return False  # example.com
-    found = _INK.search(text, end)
-    following = found.group() if found else ""
+    character = _INK.search(text, end)
+    following = character.group() if character else ""
     if following.islower() and (match["closing"] or mark == "…" or match.group().startswith("..")
                                 or (cased and match.group() == ".")):
         return False  # "Who is it?" she asked; f. eks. dette
-    return not (mark == "." and match.group() == "." and following and _is_initial(before))
+    return not (mark == "." and match.group() == "." and following and _is_initial(preceding))
 
 
-def _is_initial(before: str) -> bool:
-    """Whether the full stop after `before` is one of initials or of an enumerator."""
-    found = _LAST_WORD.search(before)
-    if not found:
+def _is_initial(preceding: str) -> bool:
+    """Whether the full stop after `preceding` is one of initials or of an enumerator."""
+    match = _LAST_WORD.search(preceding)
+    if not match:
         return False
-    word = found.group()
+    word = match.group()
     if len(word) == 1 and word.isupper() and word != "I":
         return True  # J. Smith
-    return bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
+    return bool(_ENUMERATOR.fullmatch(word) and preceding.strip() == word)  # 1. First
 
 
 def _fitted(text: str, boundary: Boundary, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:
@@ -295,11 +311,13 @@ def _fitted(text: str, boundary: Boundary, limit: int, word_limit: int, count: C
     size = count(text)
     if size <= limit:
         return [TextChunk(text, boundary)]
+
+    # Halve the text; a word that cannot be halved may be longer than a sentence.
     cut = halve(text)
     if cut is not None:
-        first, second = cut
-        return (_fitted(first.text, first.boundary, limit, word_limit, count)
-                + _fitted(second, boundary, limit, word_limit, count))
+        first_half, second_half = cut
+        return (_fitted(first_half.text, first_half.boundary, limit, word_limit, count)
+                + _fitted(second_half, boundary, limit, word_limit, count))
     if size <= word_limit:
         return [TextChunk(text, boundary)]
     raise UserError(
@@ -339,7 +357,8 @@ def _dictionary_word_ends(text: str) -> list[int]:
     """Places between two words in scripts without spaces."""
     if not UNSPACED.search(text):
         return []
-    places = list(accumulate(map(len, WordBreaker(text, "en"))))  # the script decides, not the locale
+    # The script decides, not the locale.
+    places = list(accumulate(map(len, WordBreaker(text, "en"))))
     return [place for place in places[:-1] if UNSPACED.match(text, place - 1) and UNSPACED.match(text, place)
             and unicodedata.category(text[place]) in ("Lo", "Nd")]
 
@@ -348,28 +367,31 @@ def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, m
                     unknown: UnknownCharacters = "refuse") -> list[TextChunk]:
     """Chunks of at most `limit` ids, start, tag and stop included; a single word may take up to `max_text_ids`.
 
-    Chinese and English of IndexTTS2 are cut as published, within words where they must be.
-    `UserError` for a text without words, a word that is too long, and, unless `unknown` says otherwise, characters that
-    the model does not know; where they are left out, so are sentences of them alone.
+    Chinese and English of IndexTTS2 are cut as published, within words if necessary. `UserError` for a text without
+    words, for a word that is too long, and for characters that the model does not know, unless `unknown` allows them;
+    if they are left out, sentences that consist of them are left out too.
     """
     overhead = front_end.overhead(language)
     if front_end.normaliser_for(language) == INDEXTTS2:
         front_end.encode(text, language, unknown)
         return [_published_chunk(segment, front_end, unknown)
                 for segment in cut_as_published(front_end.tokens(text, language), limit - overhead)]
-    written, text = text, front_end.verbalize(text, language)  # first: the dot of an abbreviation ends no sentence
+    # Rules are applied before the text is cut: the dot of an abbreviation does not end a sentence.
+    original, text = text, front_end.verbalize(text, language)
 
     @cache
     def count(part: str) -> int:
         return overhead + len(front_end.body(part, language))
 
     chunks = split_text(text, limit, count, max_text_ids, front_end.sentence_ends(language), language)
-    found = [chunk for chunk in chunks if count(chunk.text) > overhead
+    readable = [chunk for chunk in chunks if count(chunk.text) > overhead
              and (unknown != "leave_out" or front_end.can_read(chunk.text, language))]
-    plain = " ".join(written.split())
-    for part in [chunk.text for chunk in found] or [written]:
-        front_end.encode(part, language, unknown, "" if part in plain or not found else written)
-    return found
+
+    # Encode each chunk once: characters outside the vocabulary are reported now, with the text as the user wrote it.
+    plain = " ".join(original.split())
+    for part in [chunk.text for chunk in readable] or [original]:
+        front_end.encode(part, language, unknown, "" if part in plain or not readable else original)
+    return readable
 
 
 _SENTENCE_TOKENS = frozenset((".", "!", "?", "\u2581.", "\u2581?", "\u2581..."))
@@ -393,6 +415,8 @@ def cut_as_published(tokens: Sequence[str], limit: int) -> list[list[str]]:
         elif token in _SENTENCE_TOKENS and len(current) > 2:
             segments.append([*current, *(quote for quote in tokens[following:following + 1] if quote in _QUOTES)])
             current = []
+
+    # Join neighbours while they fit.
     joined: list[list[str]] = []
     for segment in filter(None, [*segments, current]):
         if joined and len(joined[-1]) + len(segment) <= limit:
@@ -403,8 +427,8 @@ def cut_as_published(tokens: Sequence[str], limit: int) -> list[list[str]]:
 
 
 def _published_chunk(tokens: Sequence[str], front_end: FrontEnd, unknown: UnknownCharacters) -> TextChunk:
-    known = front_end.base_vocabulary
-    ids = (known.get(token, front_end.unknown_id) for token in tokens if token in known or unknown == "unk")
+    vocabulary = front_end.base_vocabulary
+    ids = (vocabulary.get(token, front_end.unknown_id) for token in tokens if token in vocabulary or unknown == "unk")
     text = "".join(tokens).replace(front_end.word_start, " ").strip()
     boundary: Boundary = "sentence" if tokens[-1] in (*_SENTENCE_TOKENS, *_QUOTES) else "phrase"
     return TextChunk(text, boundary, (front_end.start_id, *ids, front_end.stop_id))

@@ -37,42 +37,42 @@ class UnspokenSigns:
     """Counts of texts with signs of each kind, and the first place and an example."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # the place and the sign
+    examples: dict[str, tuple[str, str]] = field(default_factory=dict)  # location and sign of the first by kind
 
-    def add(self, text: str, where: str) -> None:
+    def add(self, text: str, location: str) -> None:
         for kind, sign in signs(text).items():
             self.counts[kind] = self.counts.get(kind, 0) + 1
-            self.first.setdefault(kind, (where, sign))
+            self.examples.setdefault(kind, (location, sign))
 
 
 def signs(text: str) -> dict[str, str]:
     """The first sign of each kind in a text, by the kind."""
-    found = {}
+    first_signs = {}
     for kind, pattern in _KINDS:
-        # What is within a tag or a time is not another sign.
-        if match := pattern.search(text):
-            found[kind] = match.group().strip()
+        match = pattern.search(text)
+        if match:
+            first_signs[kind] = match.group().strip()
+            # The content of a tag or a time must not count as another sign.
             if kind != "HTML entities":
                 text = pattern.sub(" ", text)
-    if label := _label_of(text):
-        found[LABEL] = label.strip()
-    return found
+    label = _label_of(text)
+    if label:
+        first_signs[LABEL] = label.strip()
+    return first_signs
 
 
 def without_signs(text: str) -> str:
-    """A text without what the signs mark: labels, times, tags and what is in brackets; entities become characters."""
+    """A text without labels, times, tags and the content of brackets; entities become characters."""
     text = html.unescape(html.unescape(text))
     for kind, pattern in _KINDS[1:]:
         text = pattern.sub(_without_stars if kind == _STARRED_KIND else " ", text)
-    if label := _label_of(text):
-        text = text[len(label):]
-    return " ".join(text.split())
+    return " ".join(text[len(_label_of(text)):].split())
 
 
 def _without_stars(match: re.Match[str]) -> str:
-    """Within a sentence, `They painted *the old* door`, stars are emphasis, and what is between them is spoken."""
-    before, after = match.string[:match.start()].rstrip(), match.string[match.end():].lstrip()
-    is_within = before[-1:] not in ("", ".", "?", "!", "…") and after[:1] not in ("", ".", "?", "!")
+    """Within a sentence, `They painted *the old* door`, stars are emphasis, and the text between them is spoken."""
+    preceding, following = match.string[:match.start()].rstrip(), match.string[match.end():].lstrip()
+    is_within = preceding[-1:] not in ("", ".", "?", "!", "…") and following[:1] not in ("", ".", "?", "!")
     return match[1] if is_within else " "
 
 

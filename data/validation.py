@@ -33,7 +33,7 @@ from data.unspoken_text import UnspokenSigns, without_signs
 _MAX_NAMED = 12  # characters
 _APOSTROPHES = "'\u02bb\u02bc\u2018\u2019\u02bf\u02be\ua78b\ua78c\u02b9\u02ca\u2035`\u00b4"
 _LETTERS = re.compile(r"(?:[^\W\d_]|[\u0300-\u036f])+")
-_CASE_SHARE = 0.02  # of the words; names such as McDonald have capitals within too
+_CASE_SHARE = 0.02  # share of words; names such as McDonald have capitals within too
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
@@ -43,9 +43,9 @@ class ClipCheckLimits:
 
     min_duration_s: float = 0.4
     max_duration_s: float = 30.0
-    silent_peak: float = 0.005  # of full scale
-    clipped_level: float = 0.999  # of full scale
-    clipped_share: float = 0.001  # of the samples
+    silent_peak: float = 0.005  # fraction of full scale
+    clipped_level: float = 0.999  # fraction of full scale
+    clipped_share: float = 0.001  # share of samples
     min_characters_per_s: float = 2.0
     max_characters_per_s: float = 35.0
     possible_characters_per_s: float = 100.0  # more cannot be this recording's text
@@ -67,8 +67,8 @@ class CheckedRow:
 
     row: SourceRow
     normal: str  # normalised text
-    duration_s: float  # of the part that is used
-    sha256: str  # of the bytes that the dataset gets
+    duration_s: float  # seconds of the used part
+    sha256: str  # hash of the bytes that the dataset gets
     is_rewritten: bool = False  # these are a mono FLAC file, as other programs would read the file otherwise
     trimmed_start_s: float = 0.0  # silence at the start of the file that is not used
     trimmed_end_s: float = 0.0
@@ -81,21 +81,21 @@ class ValidationReport:
     found: int
     kept: int
     duration_s: float
-    characters: dict[str, int]  # of the normalised texts
+    characters: dict[str, int]  # characters of the normalised texts
     dropped: dict[str, int]  # characters that the normaliser dropped
     errors: Sequence[ValidationFinding]
     warnings: Sequence[ValidationFinding]
     form: str = ""  # the recognised format
     notes: tuple[str, ...] = ()  # about the format
-    trimmed_clips: int = 0  # of the kept ones
+    trimmed_clips: int = 0  # trimmed clips among the kept
     trimmed_s: float = 0.0  # silence at their ends that is not used
     text_match: TextMatch | None = None  # None in reports of older versions, and of reviewed datasets
 
-    def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
-        return replace(self, warnings=with_more(self.warnings, more))
+    def with_warnings(self, warnings: Iterable[ValidationFinding]) -> ValidationReport:
+        return replace(self, warnings=with_more(self.warnings, warnings))
 
-    def with_errors(self, more: Iterable[ValidationFinding]) -> ValidationReport:
-        return replace(self, errors=with_more(self.errors, more))
+    def with_errors(self, errors: Iterable[ValidationFinding]) -> ValidationReport:
+        return replace(self, errors=with_more(self.errors, errors))
 
     def save(self, path: Path) -> None:
         """Write it as JSON, a finding a line."""
@@ -103,10 +103,11 @@ class ValidationReport:
         with open(path, "w", encoding="utf-8") as file:
             for number, field in enumerate(fields(self)):
                 file.write(("{" if number == 0 else ",") + f"\n {json.dumps(field.name)}: ")
+                # There may be a finding for each row, so they are written one by one.
                 if field.name in listed:
-                    lines = (json.dumps(asdict(one), ensure_ascii=False) for one in listed[field.name])
+                    lines = (json.dumps(asdict(finding), ensure_ascii=False) for finding in listed[field.name])
                     file.write("[")
-                    file.writelines(("," * bool(at)) + f"\n  {line}" for at, line in enumerate(lines))
+                    file.writelines(("," * bool(number)) + f"\n  {line}" for number, line in enumerate(lines))
                     file.write("]")
                 else:
                     value = getattr(self, field.name)
@@ -125,78 +126,94 @@ class ValidationReport:
 
 def findings_on_disk() -> DiskList[ValidationFinding]:
     """An empty list of findings on disk: there may be one for every row."""
-    return DiskList(lambda one: json.dumps(asdict(one)), lambda line: ValidationFinding(**json.loads(line)))
+    return DiskList(lambda finding: json.dumps(asdict(finding)), lambda line: ValidationFinding(**json.loads(line)))
 
 
-def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFinding]) -> Sequence[ValidationFinding]:
+def with_more(findings: Sequence[ValidationFinding],
+              additions: Iterable[ValidationFinding]) -> Sequence[ValidationFinding]:
     """Both, concatenated on disk."""
-    made = findings_on_disk()
-    for one in chain(findings, more):
-        made.add(one)
-    return made
+    combined = findings_on_disk()
+    for finding in chain(findings, additions):
+        combined.add(finding)
+    return combined
 
 
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
-             progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
+             progress: Callable[[int], None] = lambda entries: None, verbalize: Callable[[str], str] = str,
              folder: Path | None = None, *, remove_unspoken: bool = False,
              keep_edges: bool = True) -> tuple[Sequence[CheckedRow], ValidationReport]:
-    """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
+    """Check every row; `UserError` if none is left. `progress` gets the number of entries checked so far.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
-    `remove_unspoken`: take what `data.unspoken_text` finds out of the texts. Without `keep_edges` the silence at the
-    ends of a clip is trimmed; what is checked is the whole clip.
+    `remove_unspoken`: remove from the texts what `data.unspoken_text` finds. The whole clip is checked; without
+    `keep_edges` the silence at its ends is trimmed.
     """
+
+    # Texts and durations of all entries are collected for the comparison of their lengths.
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
-    found, unspoken = 0, UnspokenSigns()
+    entry_count, unspoken = 0, UnspokenSigns()
     valid = checked_rows_on_disk(folder)
-    lengths, durations, speech = array("d"), array("d"), array("d")  # of every entry: a skipped one keeps its place
+    # Each entry has a value here, also a skipped one.
+    lengths, durations, speech = array("d"), array("d"), array("d")
     columns: dict[str, array[float]] = {}  # lengths of the texts in columns that were not read
-    with DiskDict() as first_use, DiskDict() as recordings:  # by hash: where, and with which text; by path: where
+    # `first_use` holds location and text by hash, `recordings` the location by path.
+    with DiskDict() as first_use, DiskDict() as recordings:
         for entry in entries:
             if isinstance(entry, SourceNote):
-                warnings.add(ValidationFinding("source", entry.where, entry.reason))
+                warnings.add(ValidationFinding("source", entry.location, entry.reason))
                 continue
-            found += 1
+
+            # The values stay NaN unless the entry passes its checks, so that rows and texts remain aligned.
+            entry_count += 1
             lengths.append(math.nan)
             durations.append(math.nan)
             speech.append(math.nan)
-            others = entry.other_lengths if isinstance(entry, SourceRow) else {}
-            for name in {**columns, **others}:
-                column = columns.setdefault(name, array("d", [math.nan] * (found - 1)))
-                column.append(others.get(name, math.nan))
-            if isinstance(entry, SourceRow):
-                unspoken.add(entry.text, entry.where)
-                if remove_unspoken:
-                    entry = replace(entry, text=without_signs(entry.text))
+            other_lengths = entry.other_lengths if isinstance(entry, SourceRow) else {}
+            for name in {**columns, **other_lengths}:
+                column = columns.setdefault(name, array("d", [math.nan] * (entry_count - 1)))
+                column.append(other_lengths.get(name, math.nan))
+
             if isinstance(entry, SkippedRow):
-                errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif result := _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges):
+                errors.add(ValidationFinding("skipped", entry.location, entry.reason))
+                progress(entry_count)
+                continue
+
+            unspoken.add(entry.text, entry.location)
+            if remove_unspoken:
+                entry = replace(entry, text=without_signs(entry.text))
+            result = _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges)
+            if result is not None:
                 checked, speech[-1] = result
                 lengths[-1], durations[-1] = text_length(checked.normal), checked.duration_s
-                if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
-                    _note_duplicate(checked, first, errors, warnings)
-                else:
+                earlier_row = first_use.put(checked.sha256, json.dumps([entry.location, checked.normal]))
+                if earlier_row is None:
                     valid.add(checked)
-            progress(found)
+                else:
+                    _note_duplicate(checked, earlier_row, errors, warnings)
+            progress(entry_count)
+
+    # Long recordings have a way of their own, which the hint names.
     if not valid:
         long = any(finding.kind == "too long" for finding in errors)
-        raise UserError(_nothing_left(found, errors), (
+        raise UserError(_nothing_left(entry_count, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
+
+    # Lengths of texts and durations tell whether the table is shifted.
     match = match_texts(lengths, durations, speech, columns)
-    report = replace(_report(found, valid, reading, errors, warnings, limits), text_match=match)
-    return valid, report.with_warnings(_unspoken_findings(unspoken, found, removed=remove_unspoken))
+    report = replace(_report(entry_count, valid, reading, errors, warnings, limits), text_match=match)
+    return valid, report.with_warnings(_unspoken_findings(unspoken, entry_count, removed=remove_unspoken))
 
 
-def _unspoken_findings(unspoken: UnspokenSigns, found: int, *, removed: bool) -> list[ValidationFinding]:
+def _unspoken_findings(unspoken: UnspokenSigns, text_count: int, *, removed: bool) -> list[ValidationFinding]:
     """One finding for each kind of sign, at its first place."""
     advice = "removed" if removed else ("they would be learnt as speech. Remove them (--remove-unspoken), or correct "
                                         "the texts if some are spoken")
     findings = []
     for kind, count in unspoken.counts.items():
-        place, sign = unspoken.first[kind]
-        message = f"{count} of {found} texts have {kind}, such as {sign[:60]!r}: {advice}"
+        place, sign = unspoken.examples[kind]
+        message = f"{count} of {text_count} texts have {kind}, such as {sign[:60]!r}: {advice}"
         findings.append(ValidationFinding(f"unspoken: {kind}", place, message))
     return findings
 
@@ -204,14 +221,15 @@ def _unspoken_findings(unspoken: UnspokenSigns, found: int, *, removed: bool) ->
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
                     warnings: DiskList[ValidationFinding]) -> None:
     """The first of two equal recordings stays; if their texts differ, it gets a warning too."""
-    where = row.row.where
-    first, text = json.loads(first_use)
+    location = row.row.location
+    first_location, text = json.loads(first_use)
+    message = f"the same recording as {first_location}"
     if row.normal == text:
-        errors.add(ValidationFinding("duplicate", where, f"the same recording as {first}"))
+        errors.add(ValidationFinding("duplicate", location, message))
     else:
-        errors.add(ValidationFinding("duplicate", where, f"the same recording as {first}, with another text"))
-        warnings.add(ValidationFinding("duplicate", first,
-                                       f"the recording of {where} too, which has another text and is left "
+        errors.add(ValidationFinding("duplicate", location, f"{message}, with another text"))
+        warnings.add(ValidationFinding("duplicate", first_location,
+                                       f"the recording of {location} too, which has another text and is left "
                                        "out: listen which one is right"))
 
 
@@ -232,52 +250,66 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
            ) -> tuple[CheckedRow, float] | None:
     """The row and its seconds of speech between the silent ends; None if it cannot be used."""
     row = _without_controls(row, warnings)
+
+    # The text must have something to speak.
     normal = reading.normal(row.text)
     if not normal:
-        errors.add(ValidationFinding("empty text", row.where,
+        errors.add(ValidationFinding("empty text", row.location,
                                      f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
+
+    # The recording must decode, and its part must not be far longer than a clip may be.
     try:
         stored = store_row(row, 2 * limits.max_duration_s)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
-        if row.where.endswith(row.audio.name):  # the place names the file
+        if row.location.endswith(row.audio.name):  # the place names the file
             message = message.removeprefix(f"{row.audio} ")
-        errors.add(ValidationFinding("not audio", row.where, message.removesuffix(".")))
+        errors.add(ValidationFinding("not audio", row.location, message.removesuffix(".")))
         return None
     facts = examine(row.audio)
     if stored is None:
-        errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(facts.duration_s, limits)}"))
+        errors.add(ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}"))
         return None
     content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
-    if not row.is_part or recordings.put(str(row.audio), row.where) is None:
+
+    # Findings about a recording are reported once, however many parts are cut from it.
+    if not row.is_part or recordings.put(str(row.audio), row.location) is None:
         name = row.audio.name if row.is_part else row.id
         for finding in facts.findings():
-            warnings.add(ValidationFinding(finding.kind, row.where, f"{name}: {finding.message}"))
+            warnings.add(ValidationFinding(finding.kind, row.location, f"{name}: {finding.message}"))
+
     duration_s = len(waveform) / sample_rate
     peak = float(np.abs(waveform).max())
-    if fault := _fault(duration_s, peak, limits):
-        kind, what = fault
-        errors.add(ValidationFinding(kind, row.where, f"{row.id} {what}"))
+    fault = _fault(duration_s, peak, limits)
+    if fault:
+        kind, description = fault
+        errors.add(ValidationFinding(kind, row.location, f"{row.id} {description}"))
         return None
+
+    # A part is measured itself; the share of a whole recording is known from decoding.
     clipped = facts.downmix.full_scale_share
     if row.is_part:
         clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
     if above:
-        warnings.add(ValidationFinding("clipping", row.where, f"{row.id}: {above} samples were above full scale, and "
-                                       "were cut to it; lower the recording's level and import it again"))
+        message = (f"{row.id}: {above} samples were above full scale, and were cut to it; lower the recording's level "
+                   "and import it again")
+        warnings.add(ValidationFinding("clipping", row.location, message))
     elif clipped > limits.clipped_share:
-        warnings.add(ValidationFinding("clipping", row.where,
+        warnings.add(ValidationFinding("clipping", row.location,
                                        f"{row.id}: {clipped:.1%} of the samples are at full scale"))
+
+    # A text that cannot be spoken in this time belongs to another recording.
     rate = len(normal) / duration_s
     if rate > limits.possible_characters_per_s:
         message = (f"{row.id} would be {rate:,.0f} characters a second, more than is possible "
                    f"({limits.possible_characters_per_s:g}): the text is of another recording")
-        errors.add(ValidationFinding("pace", row.where, message))
+        errors.add(ValidationFinding("pace", row.location, message))
         return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
-        warnings.add(ValidationFinding("pace", row.where,
+        warnings.add(ValidationFinding("pace", row.location,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
+
     silence = silence_at_ends(waveform, sample_rate)
     start_s, end_s = (0.0, 0.0) if keep_edges else silence_to_trim(*silence, duration_s)
     checked = CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
@@ -314,14 +346,14 @@ def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:
     """`row` with a space for each control character, such as NUL or a change of text direction."""
-    found = sorted(set(row.text) - set("\t\n\r"))
-    found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")
-             or unicodedata.bidirectional(character) in _DIRECTION_MARKS]
-    if not found:
+    controls = [character for character in sorted(set(row.text) - set("\t\n\r"))
+                if unicodedata.category(character) in ("Cc", "Cs")
+                or unicodedata.bidirectional(character) in _DIRECTION_MARKS]
+    if not controls:
         return row
-    named = ", ".join(f"U+{ord(character):04X}" for character in found)
-    warnings.add(ValidationFinding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
-    text = "".join(" " if character in found else character for character in row.text)
+    named = ", ".join(f"U+{ord(character):04X}" for character in controls)
+    warnings.add(ValidationFinding("control characters", row.location, f"{row.id}: {named} in the text; taken out"))
+    text = "".join(" " if character in controls else character for character in row.text)
     return replace(row, text=" ".join(text.split()))
 
 
@@ -341,38 +373,41 @@ def _too_long(duration_s: float, limits: ClipCheckLimits) -> str:
 
 def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
                    limits: ClipCheckLimits) -> list[ValidationFinding]:
+    # Digits, and signs that are neither marks nor parts of words, are learnt as they are written.
     spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
                               and (character.isnumeric() or not (is_mark(character) or _in_words(character))))
-    found = []
+    findings = []
     if spoken_otherwise:
-        places, first = 0, ""
+        places, first_place = 0, ""
         for row in valid:
             if any(character in row.normal for character in spoken_otherwise):
-                places, first = places + 1, first or row.row.where
-        found.append(ValidationFinding(
-            "characters", first,
+                places, first_place = places + 1, first_place or row.row.location
+        findings.append(ValidationFinding(
+            "characters", first_place,
             f"{places} of {len(valid)} texts hold digits or signs, which would be learned unchanged: "
             f"{_named(spoken_otherwise)}. Choose text rules that write them out, or spell them as they are spoken",
         ))
+
+    # Rare characters are reported for the whole dataset, not for each clip.
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
     if rare:
-        found.append(ValidationFinding("rare characters", "",
+        findings.append(ValidationFinding("rare characters", "",
                                        f"fewer than {limits.rare_occurrences} times in the texts checked here "
                                        f"({len(valid)}): {' '.join(rare)}"))
-    return found
+    return findings
 
 
 def _named(characters: Sequence[str]) -> str:
-    shown = " ".join(f"“{character}”" for character in characters[:_MAX_NAMED])
-    more = len(characters) - _MAX_NAMED
-    return f"{shown} and {more} others" if more > 0 else shown
+    names = " ".join(f"“{character}”" for character in characters[:_MAX_NAMED])
+    remaining = len(characters) - _MAX_NAMED
+    return f"{names} and {remaining} others" if remaining > 0 else names
 
 
 def _in_words(character: str) -> bool:
     return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
 
 
-def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, errors: Sequence[ValidationFinding],
+def _report(entry_count: int, valid: Sequence[CheckedRow], reading: TextNormaliser, errors: Sequence[ValidationFinding],
             warnings: Sequence[ValidationFinding], limits: ClipCheckLimits) -> ValidationReport:
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
@@ -383,56 +418,65 @@ def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, er
         mixed_case.update(_words_with_capitals_within(row.row.text))
         lost.update(dropped(reading.verbalize(row.row.text), reading.normaliser))
         duration_s += row.duration_s
-    spoken = {character: count for character, count in characters.items() if character != " "}
-    return ValidationReport(found, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
+
+    spoken_counts = {character: count for character, count in characters.items() if character != " "}
+    return ValidationReport(entry_count, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
                             dict(sorted(lost.items())),
-                            errors, with_more(warnings, [*_text_warnings(valid, spoken, limits),
-                                                  *_spelling_warnings(valid, spoken, mixed_case)]))
+                            errors, with_more(warnings, [*_text_warnings(valid, spoken_counts, limits),
+                                                  *_spelling_warnings(valid, spoken_counts, mixed_case)]))
 
 
 def _words_with_capitals_within(text: str) -> list[str]:
     """Words such as `bON`, with a capital after a small letter."""
     return [word for word in _LETTERS.findall(unicodedata.normalize("NFC", text))
-            if any(left.islower() and right.isupper() for left, right in pairwise(word))]
+            if any(character.islower() and following.isupper() for character, following in pairwise(word))]
 
 
-def _spelling_warnings(valid: Sequence[CheckedRow], spoken: Mapping[str, int],
+def _spelling_warnings(valid: Sequence[CheckedRow], spoken_counts: Mapping[str, int],
                        mixed_case: Mapping[str, int]) -> list[ValidationFinding]:
     """Several signs for one apostrophe, and capitals that are letters of their own."""
-    found = []
-    signs = [sign for sign in _APOSTROPHES if spoken.get(sign)]
+    findings = []
+
+    signs = [sign for sign in _APOSTROPHES if spoken_counts.get(sign)]
     if len(signs) > 1:
-        shown = ", ".join(f"{sign} (U+{ord(sign):04X}) {spoken[sign]} times" for sign in signs)
-        found.append(ValidationFinding("apostrophes", "", f"the texts have {len(signs)} signs that look like an "
-                                       f"apostrophe: {shown}. If they are one letter, spell them alike, in a text rule "
-                                       "or in the texts; each is learnt as a letter of its own"))
+        listing = ", ".join(f"{sign} (U+{ord(sign):04X}) {spoken_counts[sign]} times" for sign in signs)
+        message = (f"the texts have {len(signs)} signs that look like an apostrophe: {listing}. If they are one "
+                   "letter, spell them alike, in a text rule or in the texts; each is learnt as a letter of its own")
+        findings.append(ValidationFinding("apostrophes", "", message))
+
     if not mixed_case:
-        return found
-    words, pairs, first = 0, Counter[str](), ""
+        return findings
+
+    # Count the words that differ from a word with capitals within in nothing but case.
+    words, pairs, first_place = 0, Counter[str](), ""
     lowered = {word.lower(): word for word in mixed_case}
     for row in valid:
         for word in _LETTERS.findall(unicodedata.normalize("NFC", row.row.text)):
             words += 1
             if word in mixed_case:
-                first = first or row.row.where
+                first_place = first_place or row.row.location
             elif word.lower() in lowered and not word.isupper():
                 pairs[word.lower()] += 1
     count = sum(mixed_case.values())
+
+    # Without such pairs, a few words are names rather than an orthography.
     if not pairs and count < _CASE_SHARE * words:
-        return found
+        return findings
     example = lowered[next(iter(pairs))] if pairs else next(iter(mixed_case))
-    kept = any(any(map(str.isupper, row.normal)) and any(map(str.islower, row.normal)) for row in valid)
-    if not kept:
+    # The warning concerns only normalisers that drop case.
+    keeps_case = any(any(map(str.isupper, row.normal)) and any(map(str.islower, row.normal)) for row in valid)
+    if not keeps_case:
         merged = f"{example!r} is read as {example.lower()!r}"
-        found.append(ValidationFinding("case", first, f"{count} words have capitals within, such as {example!r}, as in "
-                                       f"orthographies whose capitals are letters of their own. {merged}: write such a "
-                                       "letter by a small one (in a text rule, such as N as ŋ) if case is spoken"))
-    return found
+        message = (f"{count} words have capitals within, such as {example!r}, as in orthographies whose capitals are "
+                   f"letters of their own. {merged}: write such a letter by a small one (in a text rule, such as N as "
+                   "ŋ) if case is spoken")
+        findings.append(ValidationFinding("case", first_place, message))
+    return findings
 
 
-def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:
+def _nothing_left(row_count: int, errors: Sequence[ValidationFinding]) -> str:
     reasons = "; ".join(f"{finding.where}: {finding.message.rstrip('.')}" for finding in errors[:3])
-    more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
+    remaining = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
     has_audio = any(finding.kind not in ("skipped", "empty text") for finding in errors)
-    what = "The dataset has no usable audio" if has_audio else "No row of the dataset can be used"
-    return f"{what}: none of its {found} rows is left ({reasons}{more})."
+    summary = "The dataset has no usable audio" if has_audio else "No row of the dataset can be used"
+    return f"{summary}: none of its {row_count} rows is left ({reasons}{remaining})."

@@ -13,7 +13,7 @@ import math
 
 import torch
 
-LARGE = 2.0**15  # as published: safe in half precision
+LARGE = 2.0**15  # large logit, as published: safe in half precision
 LAST = 3  # text ids at the end that count as the end
 _MIN_TEXT = 5  # ids; the stop of a text of no more is not suppressed
 _REREAD = 5  # text ids at the end that do not count as read again
@@ -51,9 +51,10 @@ class AlignmentGuard:
         seen = attention * (columns < torch.minimum(self.frames, self.length)[:, None])
         newest = seen.argmax(-1)
         moved = newest - self.position
+        # The position follows small moves only.
         torch.where(moved.clamp(1 - BACK, AHEAD - 1) == moved, newest, self.position, out=self.position)
 
-        # what follows the code at which the text was complete
+        # From the code at which the text was complete, sum the attention to its end and to text that was read before.
         was_complete = self.complete.to(seen.dtype)
         self.tail.addcmul_(was_complete[:, None], seen.gather(1, self.last_ids))
         self.repeated.addcmul_(was_complete, (seen * (columns < self.reread[:, None])).amax(-1))

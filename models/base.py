@@ -12,7 +12,7 @@ name. A family provides
 - optionally a recogniser for evaluation, and clips of its base languages;
 - an export in the layout that its own ecosystem loads: `Family.export`.
 
-What a language model knows of a speaker is its conditioning: named arrays of a clip. Each family has its own names, and
+A language model knows a speaker by conditioning: named arrays of a clip. Each family has its own names, and
 the layers above only pass the arrays on. The dataclasses come first, the protocols after them. Shapes: B batch,
 T text ids, U speech codes, S samples, D embedding size, V text rows, K speech rows. Ids of base tokens are below
 `prefix_size`.
@@ -40,7 +40,7 @@ class Features:
     """What an extractor computes from one clip: plain arrays, so that they can be cached and sent."""
 
     speech_codes: np.ndarray  # (U,) uint16
-    conditioning: Mapping[str, np.ndarray]  # at least one-dimensional; of this clip as a prompt for other clips
+    conditioning: Mapping[str, np.ndarray]  # arrays of one dimension or more: this clip as a prompt
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Features:
@@ -59,7 +59,7 @@ class Sample:
 
     text_ids: np.ndarray  # (T,) int64, with start and stop
     speech_codes: np.ndarray  # (U,) int64, without start and stop
-    conditioning: Mapping[str, np.ndarray]  # from `LanguageModel.sample_conditioning`
+    conditioning: Mapping[str, np.ndarray]  # result of `LanguageModel.sample_conditioning`
 
     @property
     def text_targets(self) -> int:
@@ -133,7 +133,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     guidance: float = 0.5
     seed: int = 0
-    position_scheme: PositionScheme = "aligned"  # where a family offers another
+    position_scheme: PositionScheme = "aligned"  # used if a family offers several
     alignment_guard: bool = False  # decide by attention to the text when to stop; see `models.alignment_guard`
 
 
@@ -274,7 +274,7 @@ class Extractor(Protocol):
         ...
 
     def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
-        """`extract` of each waveform, batched where that is faster; a clip's features do not depend on its batch.
+        """`extract` of each waveform, batched if that is faster; a clip's features do not depend on its batch.
 
         A clip that cannot be used raises `UserError`, which need not name the clip.
         """
@@ -291,7 +291,7 @@ class LanguageModel(Protocol):
 
     text_tables: tuple[str, ...]  # tensors with a row per text id, which new tokens extend: of embedding, head, bias
     language_table: str  # the one of `text_tables` that has a row per language instead, and a new one a tag; or empty
-    adapter_targets: Mapping[str, tuple[str, ...]]  # by part (e.g. "attention"): last names of its linear layers
+    adapter_targets: Mapping[str, tuple[str, ...]]  # last names of the linear layers by part, such as "attention"
     prefix_size: int  # text rows of the base checkpoint, which training never changes
 
     @property
@@ -339,7 +339,7 @@ class LanguageModel(Protocol):
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
                teacher: TokenLogits | None = None) -> Losses:
-        """Next-token losses; what a sample adds does not depend on the other samples of the batch.
+        """Next-token losses; the loss of a sample does not depend on the other samples of the batch.
 
         `seeds` decide the dropout of each sample; without them torch's generator does. The predictions of a
         `teacher` must be of the same samples, options and seeds; it may know only the first text ids.
@@ -451,7 +451,7 @@ class Vocoder(Protocol):
         ...
 
     def cast_(self, dtype: torch.dtype) -> None:
-        """Compute in `dtype` from now on where that keeps the quality."""
+        """Compute in `dtype` from now on if that keeps the quality."""
         ...
 
     def free_buffers(self) -> None:
@@ -514,7 +514,7 @@ class Family(Protocol):
     def strip_file(self, path: Path, target: Path) -> bool:
         """Write `path`, a downloaded file that the catalog names as `stripped`, to `target` without what is never read.
 
-        False, with nothing written, where there is nothing to leave out.
+        False, with nothing written, if everything is read.
         """
         return False
 

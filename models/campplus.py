@@ -35,6 +35,7 @@ class CAMPPlus(nn.Module):
         self.head = _Head()
         layers: OrderedDict[str, nn.Module] = OrderedDict(tdnn=_TimeConvolution())
         width = WIDTH
+        # Each dense layer adds channels, and each transit halves them.
         for number, (depth, dilation) in enumerate(BLOCKS, start=1):
             layers[f"block{number}"] = _DenseBlock(depth, width, dilation)
             width += depth * GROWTH

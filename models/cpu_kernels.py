@@ -1,4 +1,4 @@
-"""Kernels for one position of a few rows on a CPU: what a decoding step spends its time on.
+"""Kernels for one position of a few rows on a CPU, which take most of the time of a decoding step.
 
 The functions are those of `models.triton_kernels`. An operation of torch takes one to three microseconds for a few
 rows, a call of a module another one, and a layer has about a hundred of them. Here a layer is five compiled loops
@@ -29,27 +29,31 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: Any = None,
     `norm` is applied to the rows before, `residual` (B, outputs) is added after. The activation is `gelu`, or `swiglu`
     of two layers: silu of the first times the second, (B, outputs).
     """
-    rows, whole, parameters, kind = rows.contiguous(), _fused(layers), _parameters(norm), _ACTIVATIONS[activation]
+    rows, fused, parameters, kind = rows.contiguous(), _fused(layers), _parameters(norm), _ACTIVATIONS[activation]
     residual = None if residual is None else residual.contiguous()
-    if isinstance(whole, Int8Linear):
-        return cpu_loops.multiply(rows, [whole.weight], [whole.bias], [whole.scale], parameters, residual, kind)
-    parts: Sequence[Any] = [whole] if isinstance(whole, BFloat16Linear) else layers
+    if isinstance(fused, Int8Linear):
+        return cpu_loops.multiply(rows, [fused.weight], [fused.bias], [fused.scale], parameters, residual, kind)
+
+    # The loops read each weight once, which is faster than a library for few rows.
+    parts: Sequence[Any] = [fused] if isinstance(fused, BFloat16Linear) else layers
     if all(part.uses_loops(rows) if isinstance(part, BFloat16Linear)
            else type(part) is Linear and uses_loops(rows, part.weight, part.bias) for part in parts):
         return cpu_loops.multiply(rows, [part.weight for part in parts], [part.bias for part in parts], (),
                                   parameters, residual, kind)
+
+    # Other shapes are multiplied by a library; norm, activation and residual stay in loops of their own.
     if parameters is not None:
         rows = cpu_loops.normalize(rows, parameters)
-    products = [layer(rows) for layer in ([whole] if whole is not None else layers)]
+    products = [layer(rows) for layer in ([fused] if fused is not None else layers)]
     if kind == cpu_loops.SWIGLU and len(products) == 1:
         products = list(products[0].chunk(2, -1))
     return cpu_loops.finish(products, kind, residual)
 
 
 def rotation(decoder: Any, cache, positions: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-    """What `attend` wants of rotary positions: cosines and signed sines (B, head size) at `positions` (B,)."""
-    found = decoder.rotation(positions[:, None])
-    return None if found is None else tuple(part.flatten(1) for part in found)
+    """Rotary positions in the form of `attend`: cosines and signed sines (B, head size) at `positions` (B,)."""
+    parts = decoder.rotation(positions[:, None])
+    return None if parts is None else tuple(part.flatten(1) for part in parts)
 
 
 def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, cache, layer: int,

@@ -35,8 +35,8 @@ from numba.extending import intrinsic
 
 PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
-WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
-_AHEAD, _BLOCK_AHEAD = 4096, 8192  # bytes that weights are fetched ahead; at least, where several rows are read at once
+WIDTH_UNIT = 64  # widths of int8 weights are a multiple of it; widths of other weights are a multiple of half of it
+_AHEAD, _BLOCK_AHEAD = 4096, 8192  # bytes that weights are fetched ahead; the minimum if several rows are read at once
 # Bytes of weights that a thread takes at a time, if there are eight such parts for each thread, else fewer. The first
 # `_AHEAD` of a part are not read ahead, so that large parts are faster; a part that more rows make a thread read again
 # has to stay in the second-level cache.
@@ -168,7 +168,7 @@ def _number_like(_context, _value, numbers):
 
 def _vector_bytes(context: Any) -> int:
     """The bytes of a vector of the processor that code is made for."""
-    features = context.codegen()._tm_features  # of the processor at hand, or NUMBA_CPU_FEATURES
+    features = context.codegen()._tm_features  # features of the processor at hand, or NUMBA_CPU_FEATURES
     return 64 if "+avx512bw" in features else 32 if "+avx2" in features else 16
 
 
@@ -201,25 +201,33 @@ def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetc
             columns_at = range(_columns_of_block(context) if block else 1)
             size = vector // (2 if integers else 4)  # numbers in a vector
             sums = ir.VectorType(_I32, size // 2) if integers else ir.VectorType(_F32, size)
-            # Two vectors in turn, so that one addition does not wait for the other, if there are registers for them.
+            # Two vectors are used in turn where registers allow it, so that additions need not wait for each other.
             halves = range(1 if block and vector > 16 else 2)
-            before, after = builder.block, builder.append_basic_block("products")
+
+            entry, exit_block = builder.block, builder.append_basic_block("products")
             body = builder.append_basic_block("weights")
             builder.branch(body)
             builder.position_at_end(body)
-            at = builder.phi(_I64)
-            at.add_incoming(ir.Constant(_I64, 0), before)
-            totals = [[[builder.phi(sums) for _ in halves] for _ in columns_at] for _ in rows_at]
+            position = builder.phi(_I64)
+            position.add_incoming(ir.Constant(_I64, 0), entry)
+
+            def columns_of(values: Callable[[], Any]) -> list[list[Any]]:
+                return [[values() for _ in halves] for _ in columns_at]
+
+            totals = [columns_of(lambda: builder.phi(sums)) for _ in rows_at]
 
             def load(start, stride, index: int, number: Any, half: int) -> Any:
                 bytes_each = number.width // 8 if isinstance(number, ir.IntType) else 4
-                offset = builder.mul(builder.add(at, ir.Constant(_I64, half * size)), ir.Constant(_I64, bytes_each))
+                number_index = builder.add(position, ir.Constant(_I64, half * size))
+                offset = builder.mul(number_index, ir.Constant(_I64, bytes_each))
                 address = builder.add(builder.add(start, builder.mul(stride, ir.Constant(_I64, index))), offset)
                 value = builder.load(builder.inttoptr(address, ir.VectorType(number, size).as_pointer()))
                 value.align = bytes_each
                 return address, value
 
-            sums_after = [[[None] * len(halves) for _ in columns_at] for _ in rows_at]
+            sums_after: list[list[list[Any]]] = [columns_of(lambda: None) for _ in rows_at]
+
+            # The body loads a vector of each row of weights, and multiplies it with a vector of each input row.
             for half in halves:
                 matrix = []
                 for column in columns_at:
@@ -243,16 +251,18 @@ def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetc
                             multiply_add = _llvm(builder, f"llvm.fmuladd.v{size}f32", sums, [sums] * 3)
                             total = builder.call(multiply_add, [value, matrix[column], total])
                         sums_after[row][column][half] = total
-            following = builder.add(at, ir.Constant(_I64, len(halves) * size))
-            at.add_incoming(following, body)
+            following = builder.add(position, ir.Constant(_I64, len(halves) * size))
+            position.add_incoming(following, body)
+
+            # The sums begin with zeros, and continue with those of the last turn.
             zeros = ir.Constant(sums, None)
             for row in rows_at:
                 for column in columns_at:
                     for half in halves:
-                        totals[row][column][half].add_incoming(zeros, before)
+                        totals[row][column][half].add_incoming(zeros, entry)
                         totals[row][column][half].add_incoming(sums_after[row][column][half], body)
-            builder.cbranch(builder.icmp_signed("<", following, width), body, after)
-            builder.position_at_end(after)
+            builder.cbranch(builder.icmp_signed("<", following, width), body, exit_block)
+            builder.position_at_end(exit_block)
             # Eight sums of integers are added as float64, without rounding, so that no result depends on the vectors.
             number, mark = (ir.DoubleType(), "f64") if integers else (_F32, "f32")
             numbers = ir.VectorType(number, min(size // 2, 8) if integers else size)
@@ -262,8 +272,8 @@ def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetc
                     parts = sums_after[row][column]
                     if integers:
                         parts = [builder.sitofp(part, numbers) for part in _eight_sums(builder, parts)]
-                    both = reduce(builder.fadd, parts)
-                    total = builder.call(add_all, [ir.Constant(number, 0.0), both], fastmath=("reassoc",))
+                    total_vector = reduce(builder.fadd, parts)
+                    total = builder.call(add_all, [ir.Constant(number, 0.0), total_vector], fastmath=("reassoc",))
                     address = builder.add(products, builder.mul(product_stride, ir.Constant(_I64, row)))
                     address = builder.add(address, ir.Constant(_I64, 4 * column))
                     total = builder.fptrunc(total, _F32) if integers else total
@@ -287,18 +297,18 @@ def _prefetch(builder: ir.IRBuilder, address: Any) -> None:
     builder.call(prefetch, [builder.inttoptr(address, text), *(ir.Constant(_I32, part) for part in (0, 2, 1))])
 
 
-def _add_pairs(context: Any, builder: ir.IRBuilder, first: Any, second: Any, size: int) -> Any:
+def _add_pairs(context: Any, builder: ir.IRBuilder, left_values: Any, right_values: Any, size: int) -> Any:
     """The products of 16-bit integers, neighbours added: vectors of `size` to half as many 32-bit integers."""
     name = {64: "avx512.pmaddw.d.512", 32: "avx2.pmadd.wd", 16: "sse2.pmadd.wd"}[_vector_bytes(context)]
     sums, numbers = ir.VectorType(_I32, size // 2), ir.VectorType(_I16, size)
     if _is_x86(builder):
-        return builder.call(_llvm(builder, f"llvm.x86.{name}", sums, [numbers, numbers]), [first, second])
+        return builder.call(_llvm(builder, f"llvm.x86.{name}", sums, [numbers, numbers]), [left_values, right_values])
     parts = []
     for start in range(2):
         places = ir.Constant(ir.VectorType(_I32, size // 2), list(range(start, size, 2)))
         parts.append(builder.mul(*(
             builder.sext(builder.shuffle_vector(value, ir.Constant(numbers, ir.Undefined), places), sums)
-            for value in (first, second))))
+            for value in (left_values, right_values))))
     return builder.add(*parts)
 
 
@@ -341,6 +351,8 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     weight, bias and epsilon of a layer normalisation, or of a root-mean-square normalisation without a bias. `residual`
     is added to the result. Width: see `WIDTH_UNIT`; rows may be narrower than int8 weights, whose padding is zero.
     """
+
+    # Check types and sizes here, because the loops read raw addresses.
     (count, input_width), (outputs, width) = rows.shape, weights[0].shape
     matrices, integers, kind = len(weights), bool(scales), weights[0].dtype
     size = kind.itemsize  # bytes of a weight
@@ -351,10 +363,15 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
         (_address(matrix, outputs * width, kind),
          _address(scales[index], outputs) if integers else 0, _address(biases[index], outputs))
         for index, matrix in enumerate(weights)]
+
+    # A matrix with the outputs of both parts is read as two matrices.
     if activation == SWIGLU and matrices == 1:
         outputs, matrices = outputs // 2, 2
-        first, *others = addresses[0]
-        addresses.append((first + outputs * width * size, *(value and value + 4 * outputs for value in others)))
+        weight_address, *other_addresses = addresses[0]
+        second = (address and address + 4 * outputs for address in other_addresses)
+        addresses.append((weight_address + outputs * width * size, *second))
+
+    # Threads take parts of the weights that fit into a cache.
     result = torch.empty(count, outputs if activation == SWIGLU else outputs * matrices)
     weight, bias, epsilon = (None, None, 0.0) if norm is None else norm
     threads = torch.get_num_threads()
@@ -364,6 +381,8 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     part = max(2, part_bytes // (width * size) // 2 * 2)
     # A sum is of an eighth of the products, at most, in 32 bits: see `_eight_sums`.
     limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
+
+    # All addresses and sizes are handed over in one array of integers.
     job = array("q", (0, _address(rows, count * input_width), input_width, _address(weight, input_width),
                       _address(bias, input_width), 0, 0, count, width, 0, size, limit, outputs,
                       _address(residual, result.numel()), result.data_ptr(), activation, matrices, part,
@@ -385,9 +404,9 @@ def normalize(rows: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor | None,
 
 def finish(products: Sequence[torch.Tensor], activation: int, residual: torch.Tensor | None) -> torch.Tensor:
     """The activation and residual of `multiply`, and with the same bits, for products (B, outputs) of each matrix."""
-    first, second = products if activation == SWIGLU else (torch.cat(list(products), -1), products[0])
-    result = torch.empty_like(first, memory_format=torch.contiguous_format)
-    _finish(first.reshape(-1).numpy(), second.reshape(-1).numpy(), activation,
+    first_product, second_product = products if activation == SWIGLU else (torch.cat(list(products), -1), products[0])
+    result = torch.empty_like(first_product, memory_format=torch.contiguous_format)
+    _finish(first_product.reshape(-1).numpy(), second_product.reshape(-1).numpy(), activation,
             _NONE if residual is None else residual.reshape(-1).numpy(), result.view(-1).numpy())
     return result
 
@@ -412,30 +431,31 @@ def _normalize_row(row, weight, bias, epsilon, output):
         output[:] = row
         return
     if len(bias):
-        for at in range(len(row)):
-            mean += row[at]
+        for i in range(len(row)):
+            mean += row[i]
         mean /= f32(len(row))
-    for at in range(len(row)):
-        squares += (row[at] - mean) * (row[at] - mean)
+    for i in range(len(row)):
+        squares += (row[i] - mean) * (row[i] - mean)
     factor = f32(1) / np.sqrt(squares / f32(len(row)) + f32(epsilon))
     if len(bias):
-        for at in range(len(row)):
-            output[at] = (row[at] - mean) * factor * weight[at] + bias[at]
+        for i in range(len(row)):
+            output[i] = (row[i] - mean) * factor * weight[i] + bias[i]
     else:
-        for at in range(len(row)):
-            output[at] = row[at] * factor * weight[at]
+        for i in range(len(row)):
+            output[i] = row[i] * factor * weight[i]
 
 
 @_compiled
 def _round_row(row, limit, rounded):
     """A row (width,) as integers of at most `limit`, and zeros behind them; returns its largest magnitude."""
-    bits = i32(0)  # those of positive numbers are in the order of the numbers, and of NaN above them
-    for at in range(len(row)):
-        bits = max(bits, _bits_of_float(abs(row[at])))
+    # Bits of positive numbers are in the order of the numbers, and those of NaN above them.
+    bits = i32(0)
+    for i in range(len(row)):
+        bits = max(bits, _bits_of_float(abs(row[i])))
     largest = _float_of_bits(bits)
     factor = f32(limit) / largest if bits else f32(0)
-    for at in range(len(row)):
-        rounded[at] = np.int16(i32(np.floor(row[at] * factor + f32(0.5))))
+    for i in range(len(row)):
+        rounded[i] = np.int16(i32(np.floor(row[i] * factor + f32(0.5))))
     rounded[len(row):] = 0
     return largest
 
@@ -458,6 +478,7 @@ def _multiply(address, epsilon, start, prepare, multiply, threads):
     count, width = job[_COUNT], job[_WIDTH]
     job[_EPSILON] = _bits_of_float(f32(epsilon))
     normalized, rounded, largest = _NONE, _NO_INTEGERS, _NONE
+    # Weights in int8 are multiplied with rounded rows, others with normalised rows or with the input itself.
     if job[_SIZE_OF_WEIGHT] == 1:
         rounded, largest = np.empty(count * width, np.int16), np.empty(count, f32)
         job[_ROWS], job[_LARGEST] = rounded.ctypes.data, largest.ctypes.data
@@ -468,21 +489,26 @@ def _multiply(address, epsilon, start, prepare, multiply, threads):
         job[_ROWS] = job[_INPUT]
     if job[_ROWS] != job[_INPUT]:
         _enter(start if count >= _TILE else 0, prepare, address, threads)
+    # The rows are ready, and the threads take parts of the weights.
     job[_NEXT] = 0
     _enter(start, multiply, address, threads)
-    return len(normalized) + len(rounded) + len(largest)  # so that they are kept until here
+    # Their lengths are read here, so that the arrays live until now.
+    return len(normalized) + len(rounded) + len(largest)
 
 
 @_compiled
-def _multiply_part(job, matrix, first, size, row, count, products):
+def _multiply_part(job, matrix, first_row, size, row, count, products):
     """Products of up to `_TILE` rows with rows of a matrix, scaled and with its bias."""
     size_of_weight, width = job[_SIZE_OF_WEIGHT], job[_WIDTH]
     integers = size_of_weight == 1
     row_stride, weight_stride = width * (2 if integers else 4), width * size_of_weight
-    rows, weights = job[_ROWS] + row * row_stride, job[_WEIGHTS + 3 * matrix] + first * weight_stride
+    rows, weights = job[_ROWS] + row * row_stride, job[_WEIGHTS + 3 * matrix] + first_row * weight_stride
     results, stride = products.ctypes.data, products.strides[0]
     products[:count, :size] = 0
-    column, done = 0, 0
+
+    column, rows_done = 0, 0
+
+    # A tile of eight rows is multiplied with blocks of columns, whose weights stay in registers.
     if integers and count == _TILE:
         columns = _block_columns()
         ahead = max(_BLOCK_AHEAD, columns * weight_stride)
@@ -494,11 +520,13 @@ def _multiply_part(job, matrix, first, size, row, count, products):
                 _integer_block_again(rows, row_stride, weight, weight_stride, width, result, stride, 0)
             _integer_block_again(lower, row_stride, weight, weight_stride, width, result + 4 * stride, stride, 0)
             column += columns
+
+    # The remaining columns and rows are multiplied in groups of four, two or one row.
     is_split = width >= 2 * _PRODUCTS_OF_A_SUM
     products_of_sum = _PRODUCTS_OF_A_SUM if is_split else width
-    while done < count:
-        group = 4 if count - done >= 4 else 2 if count - done >= 2 else 1
-        row_at, result = rows + done * row_stride, results + done * stride
+    while rows_done < count:
+        group = 4 if count - rows_done >= 4 else 2 if count - rows_done >= 2 else 1
+        row_at, result = rows + rows_done * row_stride, results + rows_done * stride
         if integers:
             for output in range(column, size):
                 weight, total = weights + output * weight_stride, result + 4 * output
@@ -513,11 +541,12 @@ def _multiply_part(job, matrix, first, size, row, count, products):
             for start in range(0, width, piece):
                 for output in range(size):
                     total, ahead = result + 4 * output, _AHEAD
-                    if piece < width:  # the same piece of the next weights, or the next piece of the first
+                    # Next comes the same piece of the following weights, or the following piece of the first ones.
+                    if piece < width:
                         ahead = weight_stride if output + 1 < size else piece * size_of_weight - output * weight_stride
-                    for at in range(start, min(start + piece, width), products_of_sum):
-                        numbers, length = row_at + 4 * at, min(products_of_sum, width - at)
-                        weight = weights + output * weight_stride + at * size_of_weight
+                    for start_of_sum in range(start, min(start + piece, width), products_of_sum):
+                        numbers, length = row_at + 4 * start_of_sum, min(products_of_sum, width - start_of_sum)
+                        weight = weights + output * weight_stride + start_of_sum * size_of_weight
                         if size_of_weight == 2 and group == 4:
                             _half_4(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
                         elif size_of_weight == 2 and group == 2:
@@ -530,38 +559,41 @@ def _multiply_part(job, matrix, first, size, row, count, products):
                             _float_2(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
                         else:
                             _float_1(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
-        done += group
-    bias = _floats(job[_BIASES + 3 * matrix] + 4 * first if job[_BIASES + 3 * matrix] else 0, size)
-    scale = _floats(job[_SCALES + 3 * matrix] + 4 * first if integers else 0, size)
+        rows_done += group
+
+    # Scale the products and add the bias.
+    bias = _floats(job[_BIASES + 3 * matrix] + 4 * first_row if job[_BIASES + 3 * matrix] else 0, size)
+    scale = _floats(job[_SCALES + 3 * matrix] + 4 * first_row if integers else 0, size)
     largest = _floats(job[_LARGEST], job[_COUNT])
-    for at in range(count):
-        _scale(products[at, :size], scale, largest[row + at] if integers else f32(1), bias)
+    for i in range(count):
+        _scale(products[i, :size], scale, largest[row + i] if integers else f32(1), bias)
 
 
 @_compiled_strictly
 def _scale(products, scale, largest, bias):
     """Products (N,) by the scales of weights (N,) and row, plus bias (N,), in place; without where these are empty."""
     if len(scale):
-        for at in range(len(products)):
-            products[at] *= scale[at] * largest
+        for i in range(len(products)):
+            products[i] *= scale[i] * largest
     if len(bias):
-        for at in range(len(products)):
-            products[at] += bias[at]
+        for i in range(len(products)):
+            products[i] += bias[i]
 
 
 @_compiled_strictly
 def _power_of_two(power):
     """2^power of a float32, to 7.5e-8 from -126 to 126; without branches, as vectors need it."""
     power = min(max(power, f32(-126)), f32(126))
-    whole = np.floor(power)
-    part = power - whole  # the minimax polynomial on [0, 1), fitted by Lawson's iteration
+    integer_part = np.floor(power)
+    # The minimax polynomial on [0, 1), fitted by Lawson's iteration.
+    part = power - integer_part
     result = f32(1.87757666e-3)
     result = result * part + f32(8.98934013e-3)
     result = result * part + f32(5.5826318e-2)
     result = result * part + f32(2.40153617e-1)
     result = result * part + f32(6.93153073e-1)
     result = result * part + f32(9.99999925e-1)
-    return result * _float_of_bits((i32(whole) + i32(127)) << i32(23))
+    return result * _float_of_bits((i32(integer_part) + i32(127)) << i32(23))
 
 
 @_compiled_strictly
@@ -574,17 +606,18 @@ def _sigmoid(value):
 def _finish(products, gates, activation, residual, result):
     """The activation of products (N,), those of the second matrix beside them, plus the residual, if there is one."""
     if activation == SWIGLU:
-        for at in range(len(result)):
-            result[at] = products[at] * _sigmoid(products[at]) * gates[at]
-    elif activation == GELU:  # by tanh, as GPT-2: tanh(x) = 2 sigmoid(2 x) - 1
-        for at in range(len(result)):
-            value = products[at]
-            result[at] = value * _sigmoid(f32(1.5957691216) * (value + f32(0.044715) * value * value * value))
+        for i in range(len(result)):
+            result[i] = products[i] * _sigmoid(products[i]) * gates[i]
+    elif activation == GELU:
+        # GPT-2 approximates GELU by tanh, and tanh(x) is 2 sigmoid(2 x) - 1.
+        for i in range(len(result)):
+            value = products[i]
+            result[i] = value * _sigmoid(f32(1.5957691216) * (value + f32(0.044715) * value * value * value))
     else:
         result[:] = products
     if len(residual):
-        for at in range(len(result)):
-            result[at] += residual[at]
+        for i in range(len(result)):
+            result[i] += residual[i]
 
 
 @_thread_function
@@ -602,6 +635,7 @@ def _prepare_rows(address):
         address_of_row = buffer.ctypes.data if job[_SIZE_OF_WEIGHT] == 1 else job[_ROWS] + 4 * width * index
         normalized = _floats(address_of_row, input_width)
         _normalize_row(row, weight, bias, _float_of_bits(i32(job[_EPSILON])), normalized)
+        # Weights in int8 are multiplied with rounded rows.
         if job[_SIZE_OF_WEIGHT] == 1:
             rounded = carray(_pointer(job[_ROWS] + 2 * width * index), width, np.int16)
             largest[index] = _round_row(normalized, job[_LIMIT], rounded) / f32(job[_LIMIT])
@@ -614,24 +648,27 @@ def _multiply_parts(address):
     count, outputs, part, swiglu = job[_COUNT], job[_OUTPUTS], job[_PART_ROWS], job[_ACTIVATION] == SWIGLU
     if swiglu:
         part //= 2
+
     parts = (outputs + part - 1) // part
     products = np.empty((2, _TILE, part), f32)
     result_width = outputs if swiglu else outputs * job[_MATRICES]
+
+    # Threads take parts until none is left.
     while True:
         index = _take_next(address)
-        matrix, first = (0, index * part) if swiglu else (index // parts, index % parts * part)
+        matrix, first_row = (0, index * part) if swiglu else (index // parts, index % parts * part)
         if (index >= parts) if swiglu else (matrix >= job[_MATRICES]):
             return
-        size = min(part, outputs - first)
+        size = min(part, outputs - first_row)
         for row in range(0, count, _TILE):
             tile = min(_TILE, count - row)
-            _multiply_part(job, matrix, first, size, row, tile, products[0])
+            _multiply_part(job, matrix, first_row, size, row, tile, products[0])
             if swiglu:
-                _multiply_part(job, 1, first, size, row, tile, products[1])
-            for at in range(tile):
-                start = 4 * ((row + at) * result_width + matrix * outputs + first)
+                _multiply_part(job, 1, first_row, size, row, tile, products[1])
+            for tile_row in range(tile):
+                start = 4 * ((row + tile_row) * result_width + matrix * outputs + first_row)
                 residual = _floats(job[_RESIDUAL] + start if job[_RESIDUAL] else 0, size)
-                _finish(products[0, at, :size], products[1, at, :size], job[_ACTIVATION], residual,
+                _finish(products[0, tile_row, :size], products[1, tile_row, :size], job[_ACTIVATION], residual,
                         _floats(job[_RESULT] + start, size))
 
 
@@ -652,6 +689,8 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     rows, capacity, size = len(joined), storage.shape[-2], storage.shape[-1]
     queries, mixed = torch.empty(rows, heads, 1, size), torch.empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
+
+    # The loops read raw addresses, so shapes are checked here.
     assert (storage.shape[1:3], storage.stride()[-2:]) == ((rows, heads), (size, 1))
     assert storage.is_cpu
     assert storage.dtype in (torch.float32, torch.bfloat16), storage.dtype
@@ -683,52 +722,57 @@ def _rotate(vector, cosine, sine, rotated):
     if len(cosine) == 0:
         rotated[:] = vector
         return
-    for at in range(half):
-        rotated[at] = vector[at] * cosine[at] + vector[half + at] * sine[at]
-        rotated[half + at] = vector[half + at] * cosine[half + at] + vector[at] * sine[half + at]
+    for i in range(half):
+        rotated[i] = vector[i] * cosine[i] + vector[half + i] * sine[i]
+        rotated[half + i] = vector[half + i] * cosine[half + i] + vector[i] * sine[half + i]
 
 
 @_compiled
 def _attend_head(query, keys, values, scale, weights, mixed):
     """A query (size,) to keys and values (T, size); four positions at a time."""
     count, size = keys.shape
-    at = 0
-    while at + 4 <= count:
-        first, second, third, fourth = f32(0), f32(0), f32(0), f32(0)
-        key_1, key_2, key_3, key_4 = keys[at], keys[at + 1], keys[at + 2], keys[at + 3]
+    # Scores of the query with every key.
+    i = 0
+    while i + 4 <= count:
+        score_1, score_2, score_3, score_4 = f32(0), f32(0), f32(0), f32(0)
+        key_1, key_2, key_3, key_4 = keys[i], keys[i + 1], keys[i + 2], keys[i + 3]
         for place in range(size):
-            first += query[place] * _float_of(key_1[place])
-            second += query[place] * _float_of(key_2[place])
-            third += query[place] * _float_of(key_3[place])
-            fourth += query[place] * _float_of(key_4[place])
-        weights[at], weights[at + 1], weights[at + 2], weights[at + 3] = first, second, third, fourth
-        at += 4
-    while at < count:
-        first = f32(0)
+            score_1 += query[place] * _float_of(key_1[place])
+            score_2 += query[place] * _float_of(key_2[place])
+            score_3 += query[place] * _float_of(key_3[place])
+            score_4 += query[place] * _float_of(key_4[place])
+        weights[i], weights[i + 1], weights[i + 2], weights[i + 3] = score_1, score_2, score_3, score_4
+        i += 4
+    while i < count:
+        score_1 = f32(0)
         for place in range(size):
-            first += query[place] * _float_of(keys[at, place])
-        weights[at] = first
-        at += 1
+            score_1 += query[place] * _float_of(keys[i, place])
+        weights[i] = score_1
+        i += 1
+
+    # Softmax, with the largest score subtracted.
     largest = f32(-np.inf)
-    for at in range(count):
-        largest = max(largest, weights[at])
+    for i in range(count):
+        largest = max(largest, weights[i])
     total = f32(0)
-    for at in range(count):
-        weights[at] = _power_of_two((weights[at] - largest) * (scale * f32(1.442695041)))
-        total += weights[at]
+    for i in range(count):
+        weights[i] = _power_of_two((weights[i] - largest) * (scale * f32(1.442695041)))
+        total += weights[i]
+
+    # The weighted sum of the values.
     mixed[:] = f32(0)
-    at = 0
-    while at + 4 <= count:
-        value_1, value_2, value_3, value_4 = values[at], values[at + 1], values[at + 2], values[at + 3]
+    i = 0
+    while i + 4 <= count:
+        value_1, value_2, value_3, value_4 = values[i], values[i + 1], values[i + 2], values[i + 3]
         for place in range(size):
-            mixed[place] += (weights[at] * _float_of(value_1[place]) + weights[at + 1] * _float_of(value_2[place])
-                             + weights[at + 2] * _float_of(value_3[place])
-                             + weights[at + 3] * _float_of(value_4[place]))
-        at += 4
-    while at < count:
+            mixed[place] += (weights[i] * _float_of(value_1[place]) + weights[i + 1] * _float_of(value_2[place])
+                             + weights[i + 2] * _float_of(value_3[place])
+                             + weights[i + 3] * _float_of(value_4[place]))
+        i += 4
+    while i < count:
         for place in range(size):
-            mixed[place] += weights[at] * _float_of(values[at, place])
-        at += 1
+            mixed[place] += weights[i] * _float_of(values[i, place])
+        i += 1
     for place in range(size):
         mixed[place] /= total
 
@@ -738,9 +782,9 @@ def _store_and_attend(query, key, value, keys, values, scale, weights, mixed):
     """Store a key and a value (size,) at the end of keys and values (T * size,), and attend to them."""
     size = len(query)
     last = len(keys) - size
-    for at in range(size):
-        keys[last + at] = _number_like(key[at], keys)
-        values[last + at] = _number_like(value[at], values)
+    for i in range(size):
+        keys[last + i] = _number_like(key[i], keys)
+        values[last + i] = _number_like(value[i], values)
     count = len(keys) // size
     _attend_head(query, keys.reshape(count, size), values.reshape(count, size), scale, weights, mixed)
 
@@ -753,6 +797,8 @@ def _attend_heads(address):
     scale = f32(1) / np.sqrt(f32(size))
     positions = carray(_pointer(job[_POSITIONS]), job[_ROW_COUNT], np.int64)
     weights, key = np.empty(positions.max() + 4, f32), np.empty(size, f32)
+
+    # Threads take heads until none is left.
     while True:
         index = _take_next(address)
         row, head = index // heads, index % heads
@@ -764,9 +810,12 @@ def _attend_heads(address):
         query = _floats(job[_QUERIES] + 4 * size * index, size)
         place = row * job[_ROW_STRIDE] + head * job[_HEAD_STRIDE]
         count = positions[row] + 1
+
         _rotate(_floats(joined, size), cosine, sine, query)
         _rotate(_floats(joined + 4 * size * heads, size), cosine, sine, key)
         value, mixed = _floats(joined + 8 * size * heads, size), _floats(job[_MIXED] + 4 * size * index, size)
+
+        # The cache holds float32, or bfloat16 as 16-bit integers.
         if job[_NUMBER_BYTES] == 4:
             keys, values = _floats(job[_KEYS] + place, count * size), _floats(job[_VALUES] + place, count * size)
             _store_and_attend(query, key, value, keys, values, scale, weights, mixed)

@@ -83,13 +83,13 @@ class GraphCache:
     one of them has another address or type. A copy of the module has a cache of its own.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_entries: int) -> None:
+        self._most = max_entries
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._parameters: list[dict[str, nn.Parameter | None]] = []  # of the module and its parts
+        self._parameters: list[dict[str, nn.Parameter | None]] = []  # parameters of the module and its parts
         self._weights: list[tuple[int, int, torch.dtype]] = []
         self._pool: Any = None
-        self._graphs = weakref.WeakSet[DelayedGraph]()  # of the pool
+        self._graphs = weakref.WeakSet[DelayedGraph]()  # graphs of the pool
 
     def __reduce__(self) -> tuple[type[GraphCache], tuple[int]]:
         return type(self), (self._most,)
@@ -108,25 +108,29 @@ class GraphCache:
 
     def graph(self) -> DelayedGraph:
         """A graph in the cache's memory pool, for an object that is kept."""
-        pool = weakref.WeakMethod(self._pool_handle)  # else models would stay until a collection of garbage
+        # A strong reference would keep models until garbage is collected.
+        pool = weakref.WeakMethod(self._pool_handle)
 
         def handle() -> Any:
-            assert (find := pool()) is not None
+            find = pool()
+            assert find is not None
             return find()
 
-        made = DelayedGraph(handle)
-        self._graphs.add(made)
-        return made
+        graph = DelayedGraph(handle)
+        self._graphs.add(graph)
+        return graph
 
     def check_weights(self, module: nn.Module) -> bool:
         """Drop everything if weights of `module` have changed their addresses or types since the last call.
 
         Returns whether they have; the first call says so too.
         """
-        if not self._parameters:  # a walk over all modules takes several times as long as the comparison
+        # A walk over all modules takes several times as long as the comparison.
+        if not self._parameters:
             self._parameters = [part._parameters for part in module.modules() if part._parameters]
-        weights = [(id(value), value.data_ptr(), value.dtype) for part in self._parameters for value in part.values()
-                   if value is not None]
+        weights = []
+        for part in self._parameters:
+            weights += [(id(value), value.data_ptr(), value.dtype) for value in part.values() if value is not None]
         changed = weights != self._weights
         if changed:
             self.clear()
@@ -157,9 +161,9 @@ class CUDAGraphStepper(Stepper):
     def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device,
                  guided: bool = True) -> None:
         super().__init__(network, texts, rounded_up(capacity), max_codes, device, guided)
-        self._graphs: dict[GraphKey, dict[int, torch.cuda.CUDAGraph]] = {}  # by what they were captured with, and span
+        self._graphs: dict[GraphKey, dict[int, torch.cuda.CUDAGraph]] = {}  # keyed by state at capture, and span
         self._of_these_texts: dict[int, torch.cuda.CUDAGraph] = {}
-        self._merges: dict[GraphKey, torch.cuda.CUDAGraph] = {}  # by the state of the adapters
+        self._merges: dict[GraphKey, torch.cuda.CUDAGraph] = {}  # keyed by the state of the adapters
         self._merged: list[Any] = []  # tensors that graphs read, which must live as long
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[Voice | PreparedVoice],
@@ -192,10 +196,10 @@ class CUDAGraphStepper(Stepper):
     def _capture(self) -> torch.cuda.CUDAGraph:
         """The step as a graph; the first replay is the first step."""
         state = self._state()
-        before = [value.clone() for value in state]
+        saved = [value.clone() for value in state]
 
         def restore() -> None:
-            for value, old in zip(state, before, strict=True):
+            for value, old in zip(state, saved, strict=True):
                 value.copy_(old)
 
         return capture(self.compute, restore)

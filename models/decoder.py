@@ -75,12 +75,13 @@ class KVCache:
         index = positions[:, None, :, None].expand_as(keys)
         stored_keys.scatter_(2, index, keys.to(stored_keys.dtype))
         stored_values.scatter_(2, index, values.to(stored_values.dtype))
-        found = stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
-        return found if self.storage.is_cuda else tuple(part.float() for part in found)
+        keys_and_values = stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
+        return keys_and_values if self.storage.is_cuda else tuple(part.float() for part in keys_and_values)
 
     def watch(self, layer: int, rows: torch.Tensor) -> torch.Tensor | None:
         """Where a step's queries of a watched layer go, (B, width), beside `rows` (B, width); None for other layers."""
         if layer not in self.watched:
+            # The layer writes its queries here, and the guard computes attention from them.
             return None
         queries = torch.empty_like(rows, dtype=self.storage.dtype)
         self.queries[layer] = queries.view(len(rows), self.storage.shape[3], 1, -1)
@@ -134,6 +135,7 @@ class DecoderAttention(nn.Module):
         """Rotated queries and keys, (B, heads, T, head size)."""
         queries, keys = self.split(self.q_proj(hidden)), self.split(self.k_proj(hidden))
         if rotation is None:
+            # Queries and keys are rotated together, in half the operations.
             return queries, keys
         rotated_queries, rotated_keys = _rotate(torch.cat([queries, keys], 1), rotation).chunk(2, 1)
         return rotated_queries, rotated_keys
@@ -141,6 +143,7 @@ class DecoderAttention(nn.Module):
     def forward(self, hidden, rotation, cache: KVCache | None, positions, mask) -> torch.Tensor:
         queries, keys = self.queries_and_keys(hidden, rotation)
         values = self.split(self.v_proj(hidden))
+        # Without a cache, each position sees itself and those before it.
         if cache is None:
             mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         else:
@@ -177,9 +180,10 @@ class DecoderLayer(nn.Module):
 
     def queries_and_keys(self, hidden: torch.Tensor, branch: torch.Tensor | None,
                          rotation) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the layer's inputs, without a cache: rotated queries and keys, (B, heads, T, head size)."""
+        """Rotated queries and keys (B, heads, T, head size) of the layer's inputs, without a cache."""
         attention = self.self_attn
-        if rotation is None or (kernels := training_kernels(hidden)) is None:
+        kernels = training_kernels(hidden) if rotation is not None else None
+        if kernels is None:
             hidden = hidden if branch is None else hidden + branch
             return attention.queries_and_keys(self.input_layernorm(hidden), rotation)
         _, normed = kernels.add_norm(hidden, branch, self.input_layernorm)
@@ -193,7 +197,8 @@ class DecoderLayer(nn.Module):
 
         Only the kernels of training leave a branch, to the next norm, which adds it in its own kernel.
         """
-        if cache is None and (kernels := training_kernels(hidden)) is not None:
+        kernels = training_kernels(hidden) if cache is None else None
+        if kernels is not None:
             return self._forward_without_cache(kernels, hidden, branch, rotation)
         hidden = hidden if branch is None else hidden + branch
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, cache, positions, mask)
@@ -255,6 +260,7 @@ class Decoder(nn.Module):
         """
         if self.config.rotary_theta is None:
             return None
+        # Angles are computed in float32: in half precision, distant positions would coincide.
         angles = positions[:, None, :, None].float() * self.frequencies
         cosines, sines = angles.cos(), angles.sin()
         return torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)
@@ -264,31 +270,43 @@ class Decoder(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        if cache is not None and (kernels := step_kernels(hidden, self)) is not None:
-            return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
+        if cache is not None:
+            step = step_kernels(hidden, self)
+            if step is not None:
+                return self._step(step, hidden[:, 0], cache, positions[:, 0])
+
         rotation = self.rotation(positions)
         mask = None if cache is None else cache.mask(positions)
         if rotation is not None:
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
+
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         branch = None
         for layer in self.layers:
             if recompute and branch is not None:
-                hidden, branch = hidden + branch, None  # else both would be kept for the backward pass
+                # Otherwise both would be stored for the backward pass.
+                hidden, branch = hidden + branch, None
             inputs = (hidden, branch, rotation, cache, positions, mask)
             hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
-        if cache is None and (kernels := training_kernels(hidden)) is not None:
+
+        # In training, the last addition and the norm are one kernel.
+        kernels = training_kernels(hidden) if cache is None else None
+        if kernels is not None:
             normed: torch.Tensor = kernels.normalise(hidden, branch, self.norm)
             return normed
+
         return self.norm(hidden)
 
     @property
     def linear_layers(self) -> list[nn.Module]:
-        """Those that a step reads."""
+        """The layers that a step reads."""
         layers: Any = self.layers
-        return [part for layer in layers for part in (
-            layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj,
-            layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)]
+        parts: list[nn.Module] = []
+        for layer in layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            parts += [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj,
+                      mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+        return parts
 
     def _step(self, kernels, rows: torch.Tensor, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
         """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose."""
@@ -305,10 +323,10 @@ class Decoder(nn.Module):
         return self.norm(rows)[:, None]
 
 
-def step_kernels(hidden: torch.Tensor, decoder: Any, *more: nn.Module) -> ModuleType | None:
+def step_kernels(hidden: torch.Tensor, decoder: Any, *other_layers: nn.Module) -> ModuleType | None:
     """The module whose kernels compute a step of `decoder` on `hidden` (B, T, width) with a cache, if there is one.
 
-    On a GPU they must be able to compute `more` linear layers too.
+    On a GPU they must be able to compute `other_layers` linear layers too.
     """
     if hidden.shape[1] > 1 or torch.is_grad_enabled():
         return None
@@ -321,7 +339,7 @@ def step_kernels(hidden: torch.Tensor, decoder: Any, *more: nn.Module) -> Module
     from models import triton_kernels
 
     config = decoder.config
-    fits = triton_kernels.supports(hidden, config.width // config.heads, [*decoder.linear_layers, *more])
+    fits = triton_kernels.supports(hidden, config.width // config.heads, [*decoder.linear_layers, *other_layers])
     return triton_kernels if fits else None
 
 
@@ -338,7 +356,7 @@ def training_kernels(hidden: torch.Tensor) -> ModuleType | None:
 
 @lru_cache
 def has_triton(device: torch.device) -> bool:
-    """Whether Triton knows the GPU and can compile here; a warning where it lacks a compiler."""
+    """Whether Triton knows the GPU and can compile here; a warning if it lacks a compiler."""
     if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     from triton.runtime import driver
@@ -371,8 +389,8 @@ def compiled_without_cache(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rotate(vectors: torch.Tensor, rotation) -> torch.Tensor:
     cosines, signed_sines = rotation
-    first, second = vectors.chunk(2, -1)
-    return vectors * cosines + torch.cat([second, first], -1) * signed_sines
+    first_half, second_half = vectors.chunk(2, -1)
+    return vectors * cosines + torch.cat([second_half, first_half], -1) * signed_sines
 
 
 def _frequencies(config: DecoderConfig) -> torch.Tensor:

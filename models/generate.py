@@ -26,8 +26,8 @@ from models.speech_network import SpeechNetwork, SpeechNetworkConfig
 
 SYNC_INTERVAL = 8  # steps between two reads of the codes by the host
 _MAX_PERIOD_S, _REPEATED_S = 1, 2  # a pattern of up to one second that repeats for two seconds
-_CONTEXT_S = 4  # of speech before a repetition, which shows how loud the voice is
-_EDGE_S = 0.2  # that a vocoder may sound into a silence, or leave out at its end
+_CONTEXT_S = 4  # seconds of speech before a repetition, which show how loud the voice is
+_EDGE_S = 0.2  # seconds that a vocoder may sound into a silence, or leave out at its end
 
 
 @torch.inference_mode()
@@ -72,7 +72,9 @@ def decode_steps(stepper: Stepper, limits: Sequence[int], silence: SilenceCheck 
     config = stepper.network.config
     max_codes = min(max(limits), config.max_codes)
     results: list[Generated | None] = [None] * len(limits)
-    silent_from: dict[int, int] = {}  # by text, the index of a repetition that is silence
+    silent_from: dict[int, int] = {}  # index of a repetition that is silence, keyed by text
+
+    # The host reads the codes every few steps only, because each read waits for the GPU.
     for step in range(1, max_codes + 1):
         stepper.advance()
         if step % SYNC_INTERVAL and step < max_codes:
@@ -82,6 +84,8 @@ def decode_steps(stepper: Stepper, limits: Sequence[int], silence: SilenceCheck 
             if results[row] is not None:
                 continue
             result = _finished(codes[row], min(limit, max_codes), config, silent_from.get(row))
+
+            # A repetition may be a pause: only the sound of the codes tells.
             if result is not None and result.finish_reason == "repetition" and silence is not None:
                 start = len(result.codes)
                 so_far = stepper.with_hidden_states(row, Generated(codes[row, :min(limit, max_codes)], "limit"))
@@ -142,15 +146,16 @@ def _finished(codes: np.ndarray, limit: int, config: SpeechNetworkConfig,
               silent_from: int | None = None) -> Generated | None:
     """The result of a text with codes (U,) so far; None while it goes on.
 
-    A repetition from the index `silent_from` is silence: it ends no text, and a text that reaches its limit in it ends
-    where it begins.
+    A repetition from the index `silent_from` is silence: it ends no text. A text that reaches its limit in the silence
+    ends where the silence begins.
     """
     stops = np.flatnonzero(codes[:limit] == config.stop_speech)
     if len(stops):
         return Generated(codes[:stops[0]], "stop")
     reason: FinishReason = "limit"
     length = limit if len(codes) >= limit else 0
-    if (start := repetition(codes[:limit], config.code_rate)) is not None:
+    start = repetition(codes[:limit], config.code_rate)
+    if start is not None:
         if start != silent_from:
             reason, length = "repetition", start
         elif length:
@@ -163,28 +168,28 @@ class SilenceCheck:
     """Whether codes sound silent: by the vocoder, because which codes are silence differs from model to model."""
 
     vocoder: Vocoder
-    voices: Sequence[Voice | PreparedVoice]  # of the texts
+    voices: Sequence[Voice | PreparedVoice]  # voices of the texts
     code_rate: int  # codes a second
 
     def repeated_sound(self, row: int, so_far: Generated, start: int) -> Literal["sound", "silence", "no speech"]:
-        """What the codes from `start` on are, two seconds or more, beside the four seconds before them.
+        """The kind of the codes from `start` on, two seconds or more, compared with the four seconds before them.
 
         `no speech`: they are silence, and so is everything before them.
         """
-        first = max(0, start - round(_CONTEXT_S * self.code_rate))
-        waveform = self._waveform(row, so_far, first)
+        first_code = max(0, start - round(_CONTEXT_S * self.code_rate))
+        waveform = self._waveform(row, so_far, first_code)
         rate = self.vocoder.sample_rate
         voice = voice_power(waveform, rate)
         if voice < LEAST_VOICE:
-            return "silence" if first else "no speech"
+            return "silence" if first_code else "no speech"
         repeated = voice_power(waveform[-round((_REPEATED_S - _EDGE_S) * rate):], rate)
         return "silence" if repeated < max(LEAST_VOICE, voice / SILENCE_RATIO) else "sound"
 
-    def _waveform(self, row: int, so_far: Generated, first: int) -> np.ndarray:
+    def _waveform(self, row: int, so_far: Generated, first_code: int) -> np.ndarray:
         voice = self.voices[row]
-        states = None if so_far.hidden_states is None else so_far.hidden_states[first:]
-        waveform = self.vocoder.decode(so_far.codes[first:], voice.voice if isinstance(voice, PreparedVoice) else voice,
-                                       VocoderOptions(watermark=False), states)
+        states = None if so_far.hidden_states is None else so_far.hidden_states[first_code:]
+        voice = voice.voice if isinstance(voice, PreparedVoice) else voice
+        waveform = self.vocoder.decode(so_far.codes[first_code:], voice, VocoderOptions(watermark=False), states)
         return waveform.float().cpu().numpy()
 
 
@@ -213,9 +218,10 @@ class Stepper:
         allowed[config.stop_speech] = True
         self.sampler = Sampler(texts, allowed, config.stop_speech, max_codes)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
-        self.steps = torch.zeros(texts, dtype=torch.long, device=device)  # all the same: a kernel counts by text
-        self.code_position = torch.zeros((), dtype=torch.long, device=device)  # of the last code, by the scheme
-        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # of each row's last vector
+        # All steps are the same, but a kernel counts by text.
+        self.steps = torch.zeros(texts, dtype=torch.long, device=device)
+        self.code_position = torch.zeros((), dtype=torch.long, device=device)  # position of the last code
+        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # last vector of each row
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
         self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
         self.guard = AlignmentGuard(texts, device)
@@ -236,34 +242,45 @@ class Stepper:
         start, used = self.network.decoding_start(sampling.position_scheme)
         self.sampler.reset(sampling, used)
         assert self.rows <= self.max_rows
+
         self.code_position.fill_(start)
         conditioning, copies = self.network.config.conditioning_length, self.rows // self.texts
+
+        # Adapters are merged, so that each step multiplies one matrix a layer.
         merged_adapters.update_norms(self.step_layers)
         adapted = self.layers_to_merge()
         self.merge(adapted)
         with merged_adapters.used(adapted):
             prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare_voice(
                 self.network, voice, self.steps.device) for voice in voices}
+
+        # The conditioning of each voice was processed once; its keys and values are copied.
         keys_and_values = torch.stack([prepared[id(voice)].keys_and_values for voice in voices], 2)
         cache = self._cache_for(keys_and_values)
         self.guarded = sampling.alignment_guard and bool(self.network.config.aligned_heads)
         cache.watched = frozenset(layer for layer, _ in self.network.config.aligned_heads if self.guarded)
         cache.storage[:, :, :self.rows, :, :conditioning] = keys_and_values.repeat(1, 1, copies, 1, 1, 1)
+
+        # Process the texts behind it.
         rows, lengths = self._embedded(texts)
-        at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
+        positions = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
         cache.span, cache.aligned = conditioning + rows.shape[1], False
         with merged_adapters.used(adapted):
-            hidden = self.network.hidden_states(rows, cache.rows(self.rows), at)
+            hidden = self.network.hidden_states(rows, cache.rows(self.rows), positions)
         last = lengths.repeat(copies) - 1
+
+        # Buffers keep their addresses between texts, as graphs read them.
         if self.hidden.dtype != hidden.dtype or not len(self.hidden):
             self.hidden = hidden.new_zeros(self.max_rows, hidden.shape[-1])
             if self.network.keeps_hidden_states:
                 self.predicting = hidden.new_zeros(self.texts, self.max_codes, hidden.shape[-1])
         self.hidden[:self.rows] = hidden[torch.arange(self.rows, device=rows.device), last]
         self.positions[:self.rows, 0] = conditioning + last
+
         if self.guarded:
             self.guard.reset(torch.tensor([len(text) for text in texts], device=rows.device))
             self.guard.observe(self._text_attention(last, conditioning + last))
+
         self.steps.zero_()
         self.length = cache.span
         cache.aligned = len({len(text) for text in texts}) == 1
@@ -297,8 +314,12 @@ class Stepper:
         rows, network, sampler = self.rows, self.network, self.sampler
         kernels, guard = _kernels(self.steps.device), self.guard if self.guarded else None
         positions = self.positions[:rows]
+
+        # Keep the state that predicts this code, if the vocoder needs it.
         if len(self.predicting):
             self.predicting.index_copy_(1, self.steps[:1], self.hidden[:self.texts, None])
+
+        # Choose the codes, by one kernel if it offers the options.
         logits = self._logits()
         if kernels is not None and not sampler.top_k and not sampler.uses_top_p:
             sampled = kernels.sample(logits, sampler, guard, self.arrived, self.codes, self.steps, self.code_position,
@@ -309,8 +330,12 @@ class Stepper:
             for count in (self.steps, self.code_position, positions):
                 count += 1
             sampled = sampled.repeat(rows // self.texts)
+
+        # Feed the codes back.
         embedded = network.embed_code(sampled, self.code_position)
         self.hidden[:rows] = network.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
+
+        # The guard watches where the text is attended to.
         if guard is None:
             return
         if kernels is not None:
@@ -329,14 +354,15 @@ class Stepper:
     def _text_attention(self, index: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor:
         """Mean attention (texts, T) of the aligned heads to the text and what follows, up to the cache's span.
 
-        It is that of the vectors at `index` (rows,) of the last forward pass, which have these `positions` (rows,).
-        None: it had one vector a row.
+        It is the attention of the vectors at `index` (rows,) of the last forward pass, at `positions` (rows,). None:
+        the pass had one vector a row.
         """
-        texts, (found, keys) = slice(self.texts), self._aligned()
+        texts, (queries, keys) = slice(self.texts), self._aligned()
         if index is not None:
-            found = [queries.take_along_dim(index[texts, None, None], 1) for queries in found]
+            queries = [head_queries.take_along_dim(index[texts, None, None], 1) for head_queries in queries]
         mask = torch.arange(keys[0].shape[1], device=positions.device) <= positions[texts, None]
-        return text_attention(torch.cat(found, 1), torch.stack(keys, 1), mask, self.network.config.conditioning_length)
+        return text_attention(torch.cat(queries, 1), torch.stack(keys, 1), mask,
+                              self.network.config.conditioning_length)
 
     def _aligned(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Of each aligned head the queries (texts, T, head size) of the last pass, and the keys up to the span."""

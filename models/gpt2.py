@@ -94,7 +94,7 @@ class GPT2Block(nn.Module):
 class GPT2(nn.Module):
     """Blocks and a final norm; a drop-in for `models.decoder.Decoder`. Positions are learned and added elsewhere."""
 
-    activation_checkpointing = False  # as in `models.decoder.Decoder`
+    activation_checkpointing = False  # see `models.decoder.Decoder`
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -120,8 +120,12 @@ class GPT2(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        if cache is not None and (kernels := step_kernels(hidden, self)) is not None:
-            return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
+        if cache is not None:
+            kernels = step_kernels(hidden, self)
+            if kernels is not None:
+                return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
+
+        # Without kernels for a step, each block runs as it is.
         mask = None if cache is None else cache.mask(positions)
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         for block in self.h:
@@ -131,10 +135,12 @@ class GPT2(nn.Module):
 
     @property
     def linear_layers(self) -> list[nn.Module]:
-        """Those that a step reads."""
+        """The layers that a step reads."""
         blocks: Any = self.h
-        return [part for block in blocks for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc,
-                                                      block.mlp.c_proj)]
+        layers: list[nn.Module] = []
+        for block in blocks:
+            layers += [block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj]
+        return layers
 
     def _step(self, kernels, rows: torch.Tensor, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
         """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose."""

@@ -61,7 +61,7 @@ class TransformerLanguageModel:
     adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
         "attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj"),
         "heads": ("speech_head",)})
-    _steppers: dict[tuple[int, bool], Stepper] = field(default_factory=dict)  # by number of texts and guidance
+    _steppers: dict[tuple[int, bool], Stepper] = field(default_factory=dict)  # keyed by number of texts and guidance
 
     @property
     def max_text_length(self) -> int:
@@ -151,13 +151,15 @@ class TransformerLanguageModel:
 
     def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""
-        decoder, first = self.module.config.decoder, next(self.module.transformer.parameters())
+        decoder, parameter = self.module.config.decoder, next(self.module.transformer.parameters())
         positions = self._capacity(text_length)
-        if self.device.type == "cuda":  # buffers of few sizes, see `CUDAGraphStepper`
+        # Buffers have few sizes there, see `CUDAGraphStepper`.
+        if self.device.type == "cuda":
             positions = generate.rounded_up(positions)
         rows = 2 if generate.is_guided(self.module, sampling) else 1
-        cache = rows * decoder.layers * 2 * decoder.width * positions * generate.cache_type(self.module, first).itemsize
-        states = self.max_speech_length * decoder.width * first.itemsize if self.module.keeps_hidden_states else 0
+        cache_type = generate.cache_type(self.module, parameter)
+        cache = rows * decoder.layers * 2 * decoder.width * positions * cache_type.itemsize
+        states = self.max_speech_length * decoder.width * parameter.itemsize if self.module.keeps_hidden_states else 0
         return cache + states
 
     @property
@@ -197,7 +199,8 @@ class TransformerLanguageModel:
             return None
         guided = generate.is_guided(self.module, sampling)
         if not self.has_buffers(texts, text_length, sampling):
-            self._steppers.pop((texts, guided), None)  # freed before the larger one is made
+            # The smaller stepper is freed before the larger one is made.
+            self._steppers.pop((texts, guided), None)
             self._steppers[texts, guided] = CUDAGraphStepper(self.module, texts, self._capacity(text_length),
                                                              self.max_speech_length, self.device, guided)
         return self._steppers[texts, guided]

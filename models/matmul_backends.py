@@ -35,9 +35,9 @@ _FEW_ROWS = 16
 # With AVX-512 oneDNN takes 2 to 5 times as long for 16 to 47 rows by 4096 x 1024 (two cores of an EPYC); by weights
 # with fewer outputs than their width it is faster.
 _FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS
-_LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "LD_PRELOAD")  # of the code that libraries run
-_MEASURED_SHAPE = (1, 4, 750, 64)  # of attention
-_MAX_TIME_RATIO = 0.85  # where the two are nearly alike, it is always the fused kernel
+_LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "LD_PRELOAD")  # variables that limit libraries
+_MEASURED_SHAPE = (1, 4, 750, 64)  # shape of attention
+_MAX_TIME_RATIO = 0.85  # if the two are nearly alike, it is always the fused kernel
 _LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
 
 
@@ -69,23 +69,23 @@ def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
                kind: torch.dtype = torch.float32, fewer_than: int | None = None) -> bool:
     """Whether rows (..., width) are multiplied by weights (N, width) of the type `kind` with `models.cpu_loops`.
 
-    Only fewer than `fewer_than` rows, by default as many as the loops multiply faster than oneDNN, and only where the
+    They are for fewer than `fewer_than` rows, by default as many as the loops multiply faster than oneDNN, and if the
     call takes no longer than the product.
     """
     if fewer_than is None:
         fewer_than = _FEW_ROWS if len(weight) < rows.shape[-1] else _FEW_ROWS_OF_MANY_OUTPUTS
-    few = rows.numel() < fewer_than * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
-    if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling():
+    is_small = rows.numel() < fewer_than * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
+    if not is_small or type(rows) is not torch.Tensor or torch.compiler.is_compiling():
         return False  # many, fake or traced
     if not _is_plain(rows, weight, kind):
-        return False  # of another type
+        return False  # another type
     fits = rows.shape[-1] == weight.shape[1] and not weight.shape[1] % _LOOP_WIDTH and weight.is_contiguous()
     return fits and (bias is None or (bias.shape == weight.shape[:1] and bias.dtype == rows.dtype
                                       and bias.is_contiguous()))
 
 
 def _is_plain(rows: torch.Tensor, weight: torch.Tensor, kind: torch.dtype = torch.float32) -> bool:
-    """Whether both are on the CPU, rows float32 and weights of the type `kind`, and no gradients are wanted."""
+    """Whether both are on the CPU, rows float32 and weights of the type `kind`, and no gradients are needed."""
     types = (rows.device.type, weight.device.type, rows.dtype, weight.dtype)
     return types == ("cpu", "cpu", torch.float32, kind) and not torch.is_grad_enabled()
 
@@ -183,15 +183,15 @@ def _products_attend_faster() -> bool:
 
 @lru_cache
 def _remembered_choice(key: str) -> bool:
-    path, known = _remembered_choices(), {}
-    with suppress(OSError, ValueError, TypeError):  # not there, or damaged
-        known = dict(json.loads(path.read_text(encoding="utf-8")))
-    if not isinstance(known.get(key), bool):
-        known[key] = _measured_ratio() < _MAX_TIME_RATIO
+    path, choices = _remembered_choices(), {}
+    with suppress(OSError, ValueError, TypeError):  # missing or damaged
+        choices = dict(json.loads(path.read_text(encoding="utf-8")))
+    if not isinstance(choices.get(key), bool):
+        choices[key] = _measured_ratio() < _MAX_TIME_RATIO
         with suppress(OSError):  # else each process measures
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, known, sync=False)
-    return bool(known[key])
+            write_json(path, choices, sync=False)
+    return bool(choices[key])
 
 
 def _remembered_choices() -> Path:
@@ -200,13 +200,13 @@ def _remembered_choices() -> Path:
 
 def _measured_ratio() -> float:
     """How many times as long attention by products takes as the fused kernel, the median of pairs (0.2 s in all)."""
-    one = torch.zeros(_MEASURED_SHAPE, device="cpu", dtype=torch.float32)
+    tensor = torch.zeros(_MEASURED_SHAPE, device="cpu", dtype=torch.float32)
 
     def seconds(attention: Callable[[], torch.Tensor]) -> float:
         return timeit.timeit(attention, number=1)
 
-    ratios = [seconds(lambda: _attend_by_products(one, one, one, by_head=True))
-              / seconds(lambda: F.scaled_dot_product_attention(one, one, one)) for _ in range(10)]
+    ratios = [seconds(lambda: _attend_by_products(tensor, tensor, tensor, by_head=True))
+              / seconds(lambda: F.scaled_dot_product_attention(tensor, tensor, tensor)) for _ in range(10)]
     return statistics.median(ratios[1:])
 
 
@@ -216,8 +216,8 @@ def can_pack(dtype: torch.dtype) -> bool:
     bfloat16 is packed only for processors that multiply it: with plain AVX-512 oneDNN emulates it, and elsewhere it
     raises an error.
     """
-    known = _HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return known and (dtype is not torch.bfloat16 or _multiplies_bfloat16())
+    has_packing = _HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return has_packing and (dtype is not torch.bfloat16 or _multiplies_bfloat16())
 
 
 def _multiplies_bfloat16() -> bool:

@@ -1,4 +1,4 @@
-"""Low-rank adapters merged into the weights of linear layers: what a decoding step on a GPU reads.
+"""Low-rank adapters merged into the weights of linear layers, as a decoding step on a GPU reads them.
 
 A step is bound by reading weights and by launches, and an adapter's own products are four more of them a layer. The
 merged weights are beside the layer's own, in `merged_weight`, at the same address until they are freed, so that a CUDA
@@ -26,24 +26,26 @@ def merge(layers: Iterable[Any]) -> None:
     """Compute the merged weights of adapted layers; what DoRA keeps must be up to date."""
     for layer in layers:
         name, weight = _active(layer), layer.base_layer.weight
-        before = getattr(layer, "merged_weight", None)
-        if before is None or (before.dtype, before.device) != (weight.dtype, weight.device):
+        buffer = getattr(layer, "merged_weight", None)
+        if buffer is None or (buffer.dtype, buffer.device) != (weight.dtype, weight.device):
             layer.merged_weight = torch.empty_like(weight, requires_grad=False)
         variant = _variant(layer)
-        if variant is None and name not in getattr(layer, "lora_E", {}):  # LoRA: weights are read and written once
-            first, second = layer.lora_A[name].weight.to(weight), layer.lora_B[name].weight.to(weight)
-            torch.addmm(weight, second, first, alpha=layer.scaling[name], out=layer.merged_weight)
+        # For LoRA, weights are read and written once.
+        if variant is None and name not in getattr(layer, "lora_E", {}):
+            factor_a, factor_b = layer.lora_A[name].weight.to(weight), layer.lora_B[name].weight.to(weight)
+            torch.addmm(weight, factor_b, factor_a, alpha=layer.scaling[name], out=layer.merged_weight)
             continue
-        made = weight.float() + layer.get_delta_weight(name).float()
+        merged = weight.float() + layer.get_delta_weight(name).float()
         if variant is not None:
-            made = variant.scale(layer, name)[:, None] * made
-        layer.merged_weight.copy_(made)
+            merged = variant.scale(layer, name)[:, None] * merged
+        layer.merged_weight.copy_(merged)
 
 
 def update_norms(layers: Iterable[Any]) -> None:
-    """Bring the norms that DoRA keeps up to date: a graph reads them where they are."""
+    """Update the norms that DoRA keeps, in place: a graph reads them there."""
     for layer in layers:
-        if (variant := _variant(layer)) is not None:
+        variant = _variant(layer)
+        if variant is not None:
             variant.scale(layer, _active(layer))
 
 

@@ -23,8 +23,8 @@ from config.errors import UserError
 from models.matmul_backends import Linear, can_pack, linear, pack, product, uses_loops
 
 _ADAPTERS = "lora_"
-_PACKED_ROWS = 4  # from which packed weights are faster than the loops, by a third with 8 rows
-_WIDENED_ROWS = 48  # from which weights that are widened first are faster than the loops
+_PACKED_ROWS = 4  # rows from which packed weights are faster than the loops, by a third with 8 rows
+_WIDENED_ROWS = 48  # rows from which weights that are widened first are faster than the loops
 _SAME_INPUT = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gated", "up_proj": "gated"}
 
 
@@ -49,8 +49,8 @@ class BFloat16Linear(nn.Module):
 
     def uses_loops(self, rows: torch.Tensor) -> bool:
         """Whether rows (..., width) are multiplied by `models.cpu_loops`."""
-        most = _WIDENED_ROWS if self._packed is None else _PACKED_ROWS
-        return uses_loops(rows, self.weight, self.bias, torch.bfloat16, most)
+        max_rows = _WIDENED_ROWS if self._packed is None else _PACKED_ROWS
+        return uses_loops(rows, self.weight, self.bias, torch.bfloat16, max_rows)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs), in the type of the input."""
@@ -155,10 +155,12 @@ def quantize_(module: nn.Module, kind: str, within: str = "") -> int:
     if kind not in KINDS:
         raise UserError(f"There is no precision {kind!r} of weights.", f"Choose one of: {', '.join(KINDS)}.")
     part = module.get_submodule(within)
-    found = {".".join(filter(None, (within, name))): layer for name, layer in part.named_modules()
+    layers = {".".join(filter(None, (within, name))): layer for name, layer in part.named_modules()
              if type(layer) in (nn.Linear, Linear) and _ADAPTERS not in name}
-    for names in _groups_of_same_input(found):
-        weights, biases = [found[name].weight for name in names], [found[name].bias for name in names]
+
+    # Layers with the same input are fused, so that a step reads their weights in one product.
+    for names in _groups_of_same_input(layers):
+        weights, biases = [layers[name].weight for name in names], [layers[name].bias for name in names]
         converted: list[nn.Module]
         if len(names) == 1:
             converted = [KINDS[kind](weights[0], biases[0])]
@@ -168,7 +170,8 @@ def quantize_(module: nn.Module, kind: str, within: str = "") -> int:
         for name, layer in zip(names, converted, strict=True):
             parent, _, leaf = name.rpartition(".")
             setattr(module.get_submodule(parent), leaf, layer)
-    part = module.get_submodule(within)  # a head is another module now
+    # A head is another module now, so the part is looked up again.
+    part = module.get_submodule(within)
     return sum(value.numel() * value.element_size() for value in (*part.parameters(), *part.buffers()))
 
 
@@ -182,7 +185,7 @@ def _groups_of_same_input(layers: Mapping[str, nn.Module]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in layers:
         parts = name.split(".")
-        at = next((index for index, part in enumerate(parts) if part in _SAME_INPUT), None)
-        group = name if at is None else ".".join([*parts[:at], _SAME_INPUT[parts[at]]])
+        index = next((number for number, part in enumerate(parts) if part in _SAME_INPUT), None)
+        group = name if index is None else ".".join([*parts[:index], _SAME_INPUT[parts[index]]])
         groups.setdefault(group, []).append(name)
     return list(groups.values())

@@ -31,8 +31,8 @@ class Sampler:
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
         self.columns = torch.arange(len(allowed), device=device)
         self.is_stop = self.columns == stop
-        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # at the first step, and later
-        self.keys = torch.zeros(max_codes, dtype=torch.int64, device=device)  # of the noise, by step
+        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # codes at the first step, and later
+        self.keys = torch.zeros(max_codes, dtype=torch.int64, device=device)  # keys of the noise, by step
 
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""
@@ -45,6 +45,8 @@ class Sampler:
                               (self.noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
         self.log_min_p.log_()
+
+        # The key of each step depends on the seed alone.
         steps = torch.arange(len(self.keys), device=self.keys.device)
         self.keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)

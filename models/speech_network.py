@@ -131,8 +131,8 @@ class T3Config:
 
     def stack_conditioning(self, conditioning: Sequence[Mapping[str, np.ndarray]]) -> Conditioning:
         """A batch of `speaker_embedding` (D,) and `prompt_codes` (P,), padded on the right, at the trained emotion."""
-        prompts, lengths = padded([one["prompt_codes"] for one in conditioning])
-        speakers = torch.from_numpy(np.stack([one["speaker_embedding"] for one in conditioning]))
+        prompts, lengths = padded([clip["prompt_codes"] for clip in conditioning])
+        speakers = torch.from_numpy(np.stack([clip["speaker_embedding"] for clip in conditioning]))
         return Conditioning(speakers, prompts, lengths, torch.full((len(conditioning),), 0.5))
 
 
@@ -203,6 +203,7 @@ class ConditioningEncoder(nn.Module):
 
     def forward(self, conditioning: Conditioning, prompt: torch.Tensor) -> torch.Tensor:
         """Prompt vectors (B, P, width) to (B, queries + 2, width)."""
+        # Prompts have different lengths, so their padding is masked.
         mask = torch.arange(prompt.shape[1], device=prompt.device)[None] < conditioning.prompt_lengths[:, None]
         kind = self.spkr_enc.weight.dtype
         return torch.cat([
@@ -252,7 +253,8 @@ class T3(nn.Module):
         """The conditioning of one voice, (1, conditioning length, width)."""
         prompt = voice.conditioning["prompt_codes"]
         codes = torch.as_tensor(prompt, dtype=torch.long, device=device)[None]
-        if not codes.numel():  # an empty prompt is one masked position
+        # An empty prompt is one masked position.
+        if not codes.numel():
             codes = codes.new_zeros(1, 1)
         length = torch.tensor([len(prompt)], device=device)
         kind = self.speech_emb.weight.dtype

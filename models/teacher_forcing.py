@@ -46,7 +46,7 @@ class DropMask:
 class TeacherForcingBatch:
     """Samples as padded tensors; `embed_rows` gathers the parts of each sample into one row."""
 
-    conditioning: Any  # what the network's `embed_conditioning` takes
+    conditioning: Any  # argument of the network's `embed_conditioning`
     text_ids: torch.Tensor  # (B, T)
     text_lengths: torch.Tensor  # (B,)
     codes: torch.Tensor  # (B, U + 1), start token first
@@ -76,10 +76,11 @@ def collate(samples: Sequence[Sample], config: SpeechNetworkConfig, device: torc
 def _sources(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
              conditioning: int, row_length: int) -> torch.Tensor:
     """Conditioning, text and speech of each row without the gaps between them; padding repeats the first position."""
-    at = torch.arange(row_length)[None]
+    position = torch.arange(row_length)[None]
     speech = conditioning + text_lengths[:, None]
-    from_speech = at + text.shape[1] - text_lengths[:, None]
-    column = torch.where(at < speech, at, torch.where(at < speech + code_lengths[:, None], from_speech, 0))
+    from_speech = position + text.shape[1] - text_lengths[:, None]
+    speech_end = speech + code_lengths[:, None]
+    column = torch.where(position < speech, position, torch.where(position < speech_end, from_speech, 0))
     rows = torch.arange(len(text))[:, None] * (conditioning + text.shape[1] + codes.shape[1])
     return (rows + column).flatten()
 
@@ -138,7 +139,7 @@ def embed_rows(network: SpeechNetwork, batch: TeacherForcingBatch) -> tuple[torc
     conditioning = network.embed_conditioning(batch.conditioning)
     text = network.embed_text(batch.text_ids, keep_text)
     speech = network.embed_speech(batch.codes, keep_codes)
-    parts = torch.cat([conditioning, text, speech], 1)  # in float32 if one of them is
+    parts = torch.cat([conditioning, text, speech], 1)  # float32 if any part is
     return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
@@ -153,6 +154,8 @@ def losses(network: SpeechNetwork, batch: TeacherForcingBatch, options: LossOpti
     with GuidedAttention(network.transformer, heads) as guide:
         hidden = network.hidden_states(rows)
         attention = guide.loss(text_at, codes_at, *_uniform_alignment(batch)) if heads else None
+
+    # Only positions with a target go through the heads.
     hidden, targets = hidden.flatten(0, 1), batch.targets
     text_logits = network.text_head(hidden.index_select(0, targets.text_from))
     speech_logits = network.speech_head(hidden.index_select(0, targets.speech_from))
@@ -167,8 +170,8 @@ def losses(network: SpeechNetwork, batch: TeacherForcingBatch, options: LossOpti
 
 def _divergence(teacher: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """Sum of the Kullback-Leibler divergences, in nats, of `logits` (N, V) from a teacher's (N, V or fewer)."""
-    known = logits.float().log_softmax(-1)[:, :teacher.shape[1]]
-    return F.kl_div(known, teacher.float().log_softmax(-1), reduction="sum", log_target=True)
+    log_probabilities = logits.float().log_softmax(-1)[:, :teacher.shape[1]]
+    return F.kl_div(log_probabilities, teacher.float().log_softmax(-1), reduction="sum", log_target=True)
 
 
 @torch.no_grad()
@@ -243,6 +246,7 @@ class GuidedAttention:
         for codes that do not count.
         """
         text_positions = torch.arange(text_at.shape[1], device=text_at.device)
+        # The loss is small if attention is near the expected text position.
         near = torch.exp(-(text_positions - centres[..., None]).square() / (2 * self._width**2))
         total = centres.new_zeros(())
         for layer, heads in self._heads.items():

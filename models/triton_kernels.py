@@ -1,4 +1,4 @@
-"""Triton kernels for one position of a few rows on a GPU: what a decoding step spends its time on.
+"""Triton kernels for one position of a few rows on a GPU, which take most of the time of a decoding step.
 
 A step of a full-size model reads its weights once, a gigabyte, in a third of a millisecond on an H100. By torch's own
 operations it launches about a thousand kernels, each of which takes two to three microseconds also inside a CUDA
@@ -62,27 +62,32 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     outputs, width = weights[0].shape
     kind = weights[0].dtype if residual is None else residual.dtype
     parts = 1 if activation == "swiglu" else len(layers)
-    made = torch.empty(len(rows), parts * outputs, dtype=kind, device=rows.device)
+    output = torch.empty(len(rows), parts * outputs, dtype=kind, device=rows.device)
+    # A norm before the product is part of the kernel.
     of_norm: tuple[int, Any, Any, Any] = (_NO_NORM, None, None, 0.0)
     if isinstance(norm, nn.LayerNorm):
         of_norm = (_LAYER_NORM, norm.weight, norm.bias, norm.eps)
     elif norm is not None:
         of_norm = (_ROOT_MEAN_SQUARE, norm.weight, None, norm.epsilon)
+
     norm_kind, gain, shift, epsilon = of_norm
-    given = (rows, gain, shift, *_filled(weights), *_filled([base.bias for base in bases]), residual, made, outputs,
-             epsilon)
+    biases = [base.bias for base in bases]
+    arguments = (rows, gain, shift, *_filled(weights), *_filled(biases), residual, output, outputs, epsilon)
     chosen = {"PARTS": parts, "NORM": norm_kind, "ACTIVATION": _ACTIVATIONS[activation], "WIDTH": width}
+
+    # Few rows are limited by reading the weights, many by the tensor cores.
     if len(rows) <= _FEW:
         block_outputs, warps = _few_rows_blocks(width, outputs, activation == "swiglu")
         _few_rows[(triton.cdiv(outputs, block_outputs), parts)](
-            *given, ROWS=len(rows), BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=triton.next_power_of_2(width),
+            *arguments, ROWS=len(rows), BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=triton.next_power_of_2(width),
             num_warps=warps, **chosen, **_early(rows))
     else:
         block_outputs, block_width, warps, stages = _many_rows_blocks(rows, width, outputs * parts)
         _many_rows[(triton.cdiv(outputs, block_outputs), parts)](
-            *given, len(rows), WIDE=weights[0].dtype in _WIDE, BLOCK_ROWS=max(16, triton.next_power_of_2(len(rows))),
+            *arguments, len(rows), WIDE=weights[0].dtype in _WIDE,
+            BLOCK_ROWS=max(16, triton.next_power_of_2(len(rows))),
             BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=block_width, num_warps=warps, num_stages=stages, **chosen)
-    return made
+    return output
 
 
 def _few_rows_blocks(width: int, outputs: int, gated: bool) -> tuple[int, int]:
@@ -97,16 +102,17 @@ def _many_rows_blocks(rows: torch.Tensor, width: int, outputs: int) -> tuple[int
 
     They fit into the 99 KiB of shared memory that the smaller GPUs have, for which 64 rows in float32 have two stages.
     """
-    few, narrow, large = len(rows) <= 16, outputs <= 1280, len(rows) > 32 and rows.dtype == torch.float32
-    block_outputs, wanted, warps, stages = (
-        ((16, 256, 4, 4) if narrow else (32, 128, 4, 4)) if few
+    is_few, narrow, large = len(rows) <= 16, outputs <= 1280, len(rows) > 32 and rows.dtype == torch.float32
+    block_outputs, block_width, warps, stages = (
+        ((16, 256, 4, 4) if narrow else (32, 128, 4, 4)) if is_few
         else (16, 128, 4, 2 if large else 4) if narrow else (32, 64, 4, 4))
-    return block_outputs, next(size for size in (256, 128, 64) if size <= wanted and width % size == 0), warps, stages
+    fitting = next(size for size in (256, 128, 64) if size <= block_width and width % size == 0)
+    return block_outputs, fitting, warps, stages
 
 
-def _filled(given: Sequence[Any]) -> list[Any]:
+def _filled(arguments: Sequence[Any]) -> list[Any]:
     """Three arguments of the kernel; those that it does not read are the first."""
-    return [*given, *[given[0]] * (3 - len(given))]
+    return [*arguments, *[arguments[0]] * (3 - len(arguments))]
 
 
 def _early(rows: torch.Tensor) -> dict[str, Any]:
@@ -162,40 +168,47 @@ def _attend_blocks(programs: int, span: int) -> tuple[int, int]:
 
 
 @triton.jit
-def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, outputs, epsilon,
+def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, output, outputs, epsilon,
               WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
               ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, EARLY: tl.constexpr):
     """A block of outputs of one part, for all rows; all its weights are read at once."""
     if EARLY:
         gdc_launch_dependents()
+    # Each part is the product with another layer.
     part = tl.program_id(1)
     weight, bias = _of_part(weight0, weight1, weight2, PARTS), bias0
     if bias0 is not None:
         bias = _of_part(bias0, bias1, bias2, PARTS)
+
     n = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     k = tl.arange(0, BLOCK_WIDTH)
-    wanted, inside = n < outputs, k < WIDTH
-    at, there = n[:, None] * WIDTH + k[None, :], wanted[:, None] & inside[None, :]
-    factors = tl.load(weight + at, mask=there, other=0.0)
+    is_output, inside = n < outputs, k < WIDTH
+    offset, is_weight = n[:, None] * WIDTH + k[None, :], is_output[:, None] & inside[None, :]
+
+    # Weights are read before the rows are written: they do not depend on the kernel before this one.
+    factors = tl.load(weight + offset, mask=is_weight, other=0.0)
     if ACTIVATION == 2:
-        more = tl.load(weight1 + at, mask=there, other=0.0)
+        gate_factors = tl.load(weight1 + offset, mask=is_weight, other=0.0)
     if NORM > 0:
         gains = tl.load(gain + k, mask=inside, other=0.0).to(tl.float32)
         if shift is not None:
             shifts = tl.load(shift + k, mask=inside, other=0.0).to(tl.float32)
     if bias is not None:
-        biases = tl.load(bias + n, mask=wanted, other=0.0).to(tl.float32)
+        biases = tl.load(bias + n, mask=is_output, other=0.0).to(tl.float32)
         if ACTIVATION == 2:
-            more_biases = tl.load(bias1 + n, mask=wanted, other=0.0).to(tl.float32)
+            gate_biases = tl.load(bias1 + n, mask=is_output, other=0.0).to(tl.float32)
     if EARLY:
         gdc_wait()
-    # Of a second row each value is read and each sum is made together with the first one's: a wait instead of two.
+    # For two rows, each value of the second is read and each sum is made together with the first: one wait, not two.
     vector = tl.load(rows + k, mask=inside, other=0.0).to(tl.float32)
     other = tl.load(rows + (ROWS - 1) * WIDTH + k, mask=inside, other=0.0).to(tl.float32)
     if residual is not None:
-        added = tl.load(residual + n, mask=wanted, other=0.0).to(tl.float32)
-        other_added = tl.load(residual + (ROWS - 1) * outputs + n, mask=wanted, other=0.0).to(tl.float32)
+        added = tl.load(residual + n, mask=is_output, other=0.0).to(tl.float32)
+        other_added = tl.load(residual + (ROWS - 1) * outputs + n, mask=is_output, other=0.0).to(tl.float32)
+    # The factor of a root-mean-square norm is taken after the product.
     factor, other_factor = 1.0, 1.0
+
+    # Normalise the rows.
     if NORM == 1:
         squares, other_squares = tl.reduce((vector * vector, other * other), 0, _add_pairs)
         factor, other_factor = tl.rsqrt(squares / WIDTH + epsilon), tl.rsqrt(other_squares / WIDTH + epsilon)
@@ -207,18 +220,22 @@ def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2,
         squares, other_squares = tl.reduce((vector * vector, other * other), 0, _add_pairs)
         vector = vector * tl.rsqrt(squares / WIDTH + epsilon) * gains + shifts
         other = other * tl.rsqrt(other_squares / WIDTH + epsilon) * gains + shifts
+
+    # Multiply.
     wide = factors.to(tl.float32)
     if ROWS == 1:
         total = tl.sum(wide * vector[None, :], 1) * factor
         if ACTIVATION == 2:
-            gated = tl.sum(more.to(tl.float32) * vector[None, :], 1) * factor
+            gated = tl.sum(gate_factors.to(tl.float32) * vector[None, :], 1) * factor
     else:
         total, other_total = tl.reduce((wide * vector[None, :], wide * other[None, :]), 1, _add_pairs)
         total, other_total = total * factor, other_total * other_factor
         if ACTIVATION == 2:
-            wide = more.to(tl.float32)
+            wide = gate_factors.to(tl.float32)
             gated, other_gated = tl.reduce((wide * vector[None, :], wide * other[None, :]), 1, _add_pairs)
             gated, other_gated = gated * factor, other_gated * other_factor
+
+    # Bias, activation and residual.
     for row in tl.static_range(ROWS):
         if row == 1:
             total = other_total
@@ -232,32 +249,32 @@ def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2,
             total = total * tl.sigmoid(1.5957691216057308 * (total + 0.044715 * total * total * total))
         if ACTIVATION == 2:
             if bias is not None:
-                gated += more_biases
+                gated += gate_biases
             total = total * tl.sigmoid(total) * gated
         if residual is not None:
             total += added
-        tl.store(made + (row * PARTS + part) * outputs + n, total.to(made.dtype.element_ty), mask=wanted)
+        tl.store(output + (row * PARTS + part) * outputs + n, total.to(output.dtype.element_ty), mask=is_output)
 
 
 @triton.jit
-def _of_part(first, second, third, PARTS: tl.constexpr):
+def _of_part(pointer_0, pointer_1, pointer_2, PARTS: tl.constexpr):
     """The pointer of this program's part."""
-    chosen = first
+    chosen = pointer_0
     if PARTS > 1:
         if tl.program_id(1) == 1:
-            chosen = second
+            chosen = pointer_1
         if tl.program_id(1) == 2:
-            chosen = third
+            chosen = pointer_2
     return chosen
 
 
 @triton.jit
-def _add_pairs(first, second, third, fourth):
-    return first + third, second + fourth
+def _add_pairs(left_1, left_2, right_1, right_2):
+    return left_1 + right_1, left_2 + right_2
 
 
 @triton.jit
-def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, outputs, epsilon,
+def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, output, outputs, epsilon,
                row_count, WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
                WIDE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr):
     """A block of outputs of one part, for all rows, by tensor cores.
@@ -268,15 +285,19 @@ def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2
     weight, bias = _of_part(weight0, weight1, weight2, PARTS), bias0
     if bias0 is not None:
         bias = _of_part(bias0, bias1, bias2, PARTS)
+
     m = tl.arange(0, BLOCK_ROWS)
     n = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     k = tl.arange(0, BLOCK_WIDTH)
     inside = (m < row_count)[:, None]
-    wanted = (n < outputs)[:, None]
+    is_output = (n < outputs)[:, None]
     read = rows + m[:, None] * WIDTH + k[None, :]
+    # With a wide type, the factor of a root-mean-square norm is taken after the product.
     AFTER: tl.constexpr = NORM == 1 and WIDE
     sums = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)  # reduced once, after a loop
     squares = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)
+
+    # Without a wide type, the rows are normalised before the product, which takes a pass of its own.
     if NORM > 0 and not AFTER:
         for start in range(0, WIDTH, BLOCK_WIDTH):
             vectors = tl.load(read + start, mask=inside, other=0.0).to(tl.float32)
@@ -285,6 +306,8 @@ def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2
             squares += vectors * vectors
         mean = tl.sum(sums, 1) / WIDTH
         factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDTH - mean * mean + epsilon)
+
+    # The product, in blocks of inputs.
     kind = weight0.dtype.element_ty
     total = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
     other = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
@@ -300,10 +323,12 @@ def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2
             if shift is not None:
                 vectors += tl.load(shift + start + k).to(tl.float32)[None, :]
         vectors = vectors.to(kind)
-        at = n[:, None] * WIDTH + start + k[None, :]
-        total += tl.dot(vectors, tl.trans(tl.load(weight + at, mask=wanted, other=0.0)))
+        offset = n[:, None] * WIDTH + start + k[None, :]
+        total += tl.dot(vectors, tl.trans(tl.load(weight + offset, mask=is_output, other=0.0)))
         if ACTIVATION == 2:
-            other += tl.dot(vectors, tl.trans(tl.load(weight1 + at, mask=wanted, other=0.0)))
+            other += tl.dot(vectors, tl.trans(tl.load(weight1 + offset, mask=is_output, other=0.0)))
+
+    # Factors, bias, activation and residual.
     if AFTER:
         factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDTH + epsilon)
         total = total * factor[:, None]
@@ -319,7 +344,7 @@ def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2
     if residual is not None:
         total += tl.load(residual + m[:, None] * outputs + n[None, :], mask=inside & (n < outputs)[None, :],
                          other=0.0).to(tl.float32)
-    tl.store(made + (m[:, None] * PARTS + part) * outputs + n[None, :], total.to(made.dtype.element_ty),
+    tl.store(output + (m[:, None] * PARTS + part) * outputs + n[None, :], total.to(output.dtype.element_ty),
              mask=inside & (n < outputs)[None, :])
 
 
@@ -329,6 +354,7 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
     """One head of one row. Keys and values of the first block are read before the rows are there."""
     if EARLY:
         gdc_launch_dependents()
+
     row, head = tl.program_id(0), tl.program_id(1)
     d, j = tl.arange(0, SIZE), tl.arange(0, BLOCK)
     position = tl.load(positions + row)
@@ -342,13 +368,15 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
         sine = tl.load(sines + position * SIZE + d).to(tl.float32)
     if EARLY:
         gdc_wait()
-    at = joined + row * (3 * HEADS * SIZE) + head * SIZE
-    query, key = tl.load(at + d).to(tl.float32), tl.load(at + HEADS * SIZE + d).to(tl.float32)
-    value = tl.load(at + 2 * HEADS * SIZE + d)
+
+    # Rotate query and key of this position, and store key and value.
+    row_start = joined + row * (3 * HEADS * SIZE) + head * SIZE
+    query, key = tl.load(row_start + d).to(tl.float32), tl.load(row_start + HEADS * SIZE + d).to(tl.float32)
+    value = tl.load(row_start + 2 * HEADS * SIZE + d)
     if cosines is not None:
         turned = (d + SIZE // 2) % SIZE
-        query = query * cosine + tl.load(at + turned).to(tl.float32) * sine
-        key = key * cosine + tl.load(at + HEADS * SIZE + turned).to(tl.float32) * sine
+        query = query * cosine + tl.load(row_start + turned).to(tl.float32) * sine
+        key = key * cosine + tl.load(row_start + HEADS * SIZE + turned).to(tl.float32) * sine
     kind = keys.dtype.element_ty
     tl.store(keys + place + position * SIZE + d, key.to(kind))
     tl.store(values + place + position * SIZE + d, value.to(kind))
@@ -357,23 +385,26 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
         tl.store(rotated + (row * HEADS + head) * SIZE + d, query)
     query = query.to(tl.float32) * scale
     # Each slot of a block has its own maximum and sums, so that nothing is exchanged between warps in the loop.
-    own = tl.sum(query * key.to(kind).to(tl.float32), 0)
-    top = tl.where(j == 0, own, float("-inf"))
+    own_score = tl.sum(query * key.to(kind).to(tl.float32), 0)
+    top = tl.where(j == 0, own_score, float("-inf"))
     weight = tl.where(j == 0, 1.0, 0.0)
     total = tl.where((j == 0)[:, None], value.to(kind).to(tl.float32)[None, :], 0.0)
     start = position * 0
     while start < position:
         scores = tl.where(inside, tl.sum(read.to(tl.float32) * query[None, :], 1), float("-inf"))
-        higher = tl.maximum(tl.maximum(top, scores), -1e30)  # never the difference of two infinities
-        kept, share = tl.exp(top - higher), tl.exp(scores - higher)
-        total = total * kept[:, None] + share[:, None] * stored.to(tl.float32)
-        weight = weight * kept + share
+        # The maximum is finite, so that two infinities are never subtracted.
+        higher = tl.maximum(tl.maximum(top, scores), -1e30)
+        decay, share = tl.exp(top - higher), tl.exp(scores - higher)
+        total = total * decay[:, None] + share[:, None] * stored.to(tl.float32)
+        weight = weight * decay + share
         top = higher
         start += BLOCK
         inside = start + j < position
         at_block = place + (start + j)[:, None] * SIZE + d[None, :]
         read = tl.load(keys + at_block, mask=inside[:, None], other=0.0)
         stored = tl.load(values + at_block, mask=inside[:, None], other=0.0)
+
+    # Combine the slots.
     share = tl.exp(top - tl.max(top, 0))
-    found = tl.sum(total * share[:, None], 0) / tl.sum(weight * share, 0)
-    tl.store(mixed + (row * HEADS + head) * SIZE + d, found.to(mixed.dtype.element_ty))
+    result = tl.sum(total * share[:, None], 0) / tl.sum(weight * share, 0)
+    tl.store(mixed + (row * HEADS + head) * SIZE + d, result.to(mixed.dtype.element_ty))

@@ -1,4 +1,4 @@
-"""Triton kernels for what a decoding step does outside the network: sampling, and the alignment guard.
+"""Triton kernels for the parts of a decoding step outside the network: sampling, and the alignment guard.
 
 By torch's own operations these were 80 of the 251 kernels of a code of T3. Here each is one: `sample` computes what
 `Sampler.sample` does without top-k and top-p and advances the step, `observe` what `text_attention` and
@@ -23,7 +23,7 @@ from models import alignment_guard
 from models.alignment_guard import AlignmentGuard
 from models.sampling import Sampler
 
-_CODES, _KEYS, _COLUMNS = 1024, 128, 256  # of a block: codes, positions of the cache, positions of the text
+_CODES, _KEYS, _COLUMNS = 1024, 128, 256  # block sizes: codes, positions of the cache, positions of the text
 _LARGE, _LAST = tl.constexpr(alignment_guard.LARGE), tl.constexpr(alignment_guard.LAST)
 _MAX_TAIL, _MAX_REPEATED = tl.constexpr(alignment_guard.MAX_TAIL), tl.constexpr(alignment_guard.MAX_REPEATED)
 _BACK, _AHEAD = tl.constexpr(alignment_guard.BACK), tl.constexpr(alignment_guard.AHEAD)
@@ -89,13 +89,17 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
     j = tl.arange(0, BLOCK)
     column = block * BLOCK + j
     inside = column < vocabulary
+
     step, place, code_place = tl.load(steps + text), tl.load(positions + text), tl.load(code_position)
     bound = tl.load(log_min_p)
     score = tl.load(logits + text * vocabulary + column, mask=inside, other=0.0).to(tl.float32)
+
+    # Guidance, the guard's decisions, the penalty for used codes and the temperature, in this order.
     if GUIDED:
         without = tl.load(logits + (texts + text) * vocabulary + column, mask=inside, other=0.0).to(tl.float32)
         score += tl.load(guidance) * (score - without)
         place_without = tl.load(positions + texts + text)
+    # The guard suppresses the stop code, or forces it.
     if suppress is not None:
         score = tl.where((column == stop) & tl.load(suppress + text), -_LARGE, score)
         score = tl.where(tl.load(force + text), tl.where(column == stop, _LARGE, -_LARGE), score)
@@ -104,9 +108,13 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
     score = tl.where(tl.load(used + text * vocabulary + column, mask=inside, other=0) != 0, penalised, score)
     excluded = tl.load(forbidden + tl.minimum(step, 1) * vocabulary + column, mask=inside, other=1) != 0
     score = tl.where(excluded, float("-inf"), tl.div_rn(score, tl.load(temperature)))
+
+    # Noise from a hash, so that a code does not depend on the size of the batch.
     bits = _hash(tl.load(keys + step).to(tl.uint32) ^ column.to(tl.uint32))
     uniform = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / (1 << 23))
     gumbel = -tl.log(-tl.log(uniform)) * tl.load(noise_scale)
+
+    # Each block stores its scores; the last one of a text reads them all.
     row = text * (BLOCKS * BLOCK)
     tl.store(scores + row + column, score)
     tl.store(noise + row + column, gumbel)
@@ -114,20 +122,20 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
     tl.debug_barrier()
     if tl.atomic_add(arrived + text, 1) == BLOCKS - 1:
         tl.store(arrived + text, 0)
-        # the sum of the softmax is left out: it moves scores and the bound of min-p alike
+        # The sum of the softmax is left out: it moves scores and the bound of min-p alike.
         top = float("-inf")
         for number in tl.static_range(BLOCKS):
             top = tl.maximum(top, tl.load(highest + text * BLOCKS + number, cache_modifier=".cg"))
         weakest = top + bound
         best = tl.full([BLOCK], float("-inf"), tl.float32)
-        found = j
+        best_column = j
         for number in tl.static_range(BLOCKS):
             score = tl.load(scores + row + number * BLOCK + j, cache_modifier=".cg")
             noisy = score - top + tl.load(noise + row + number * BLOCK + j, cache_modifier=".cg")
             better = (score >= weakest) & (noisy > best)
             best = tl.where(better, noisy, best)
-            found = tl.where(better, number * BLOCK + j, found)
-        code = tl.min(tl.where(best == tl.max(best, 0), found, vocabulary - 1), 0)  # the first of equal ones
+            best_column = tl.where(better, number * BLOCK + j, best_column)
+        code = tl.min(tl.where(best == tl.max(best, 0), best_column, vocabulary - 1), 0)  # the first of equal ones
         tl.store(used + text * vocabulary + code, 1)
         tl.store(codes + text * max_codes + step, code)
         tl.store(steps + text, step + 1)
@@ -160,27 +168,28 @@ def _observe(queries, keys, positions, codes, length, end, reread, suppress_befo
     tails = tl.load(tail + text * _LAST + i, mask=is_last, other=0.0)
     repeats, was_complete = tl.load(repeated + text), tl.load(complete + text) != 0
     frame, old = tl.load(frames + text), tl.load(position + text)
-    before, bound, final = tl.load(reread + text), tl.load(suppress_before + text), tl.load(end + text)
+    reread_end, bound, final = tl.load(reread + text), tl.load(suppress_before + text), tl.load(end + text)
     code, code_before = tl.load(codes + text), tl.load(last_code + text)
     limit = tl.minimum(frame, tl.load(length + text))
     newest_key = tl.load(positions + text)
 
-    d, at = tl.arange(0, SIZE_BLOCK), block * BLOCK + tl.arange(0, BLOCK)
+    d, cache_position = tl.arange(0, SIZE_BLOCK), block * BLOCK + tl.arange(0, BLOCK)
     vector = tl.load(query + text * query_stride + d, mask=d < SIZE, other=0.0).to(tl.float32)
-    # not masked by the position, which would have to be read first
-    read = tl.load(key + text.to(tl.int64) * key_stride + at[:, None] * SIZE + d[None, :],
-                   mask=(at < span)[:, None] & (d < SIZE)[None, :], other=0.0).to(tl.float32)
-    score = tl.where(at <= newest_key, tl.sum(read * vector[None, :], 1) * scale, float("-inf"))
-    top = tl.maximum(tl.max(score, 0), -1e30)  # never the difference of two infinities
+    # It is not masked by the position, which would have to be read first.
+    read = tl.load(key + text.to(tl.int64) * key_stride + cache_position[:, None] * SIZE + d[None, :],
+                   mask=(cache_position < span)[:, None] & (d < SIZE)[None, :], other=0.0).to(tl.float32)
+    score = tl.where(cache_position <= newest_key, tl.sum(read * vector[None, :], 1) * scale, float("-inf"))
+    # The maximum is finite, so that two infinities are never subtracted.
+    top = tl.maximum(tl.max(score, 0), -1e30)
     row = text * HEADS + head
-    tl.store(scores + row * (blocks * BLOCK) + at, score)
+    tl.store(scores + row * (blocks * BLOCK) + cache_position, score)
     tl.store(highest + row * blocks + block, top)
     tl.store(totals + row * blocks + block, tl.sum(tl.exp(score - top), 0))
     tl.debug_barrier()
     if tl.atomic_add(arrived + text, 1) == HEADS * blocks - 1:
         tl.store(arrived + text, 0)
 
-        # maximum and sum of each head's softmax
+        # Maximum and sum of each head's softmax.
         h, b = tl.arange(0, HEADS_BLOCK), tl.arange(0, BLOCKS_BLOCK)
         rows = text * HEADS + h
         parts = rows[:, None] * blocks + b[None, :]
@@ -189,29 +198,29 @@ def _observe(queries, keys, positions, codes, length, end, reread, suppress_befo
         sums = tl.load(totals + parts, mask=present, other=0.0, cache_modifier=".cg")
         maximum = tl.max(tops, 1)
         total = tl.sum(sums * tl.exp(tops - maximum[:, None]), 1)
-        divisor = tl.where(h < HEADS, total * HEADS, 1.0)  # of the mean of the heads too
+        divisor = tl.where(h < HEADS, total * HEADS, 1.0)  # divides by the number of heads too
 
-        # the text position with the most attention, and how much the text before the end has
+        # The text position with the most attention, and how much the text before the end has.
         of_head = scores + rows[:, None] * (blocks * BLOCK) + start
         of_last = tl.load(of_head + last[None, :], mask=(h < HEADS)[:, None] & (is_last & (last < limit))[None, :],
                           other=float("-inf"), cache_modifier=".cg")
         j = tl.arange(0, COLUMNS)
-        best, found, again = tl.zeros([COLUMNS], tl.float32), j, tl.zeros([COLUMNS], tl.float32)
-        first = limit * 0
-        while first < limit:
-            column = (first + j).to(tl.int32)
+        best, newest_column, again = tl.zeros([COLUMNS], tl.float32), j, tl.zeros([COLUMNS], tl.float32)
+        column_start = limit * 0
+        while column_start < limit:
+            column = (column_start + j).to(tl.int32)
             of_text = tl.load(of_head + column[None, :], mask=(h < HEADS)[:, None] & (column < limit)[None, :],
                               other=float("-inf"), cache_modifier=".cg")
             seen = tl.sum(tl.exp(of_text - maximum[:, None]) / divisor[:, None], 0)
-            found = tl.where(seen > best, column, found)
+            newest_column = tl.where(seen > best, column, newest_column)
             best = tl.maximum(best, seen)
-            again = tl.maximum(again, tl.where(column < before, seen, 0.0))
-            first += COLUMNS
-        newest = tl.min(tl.where(best == tl.max(best, 0), found, 0x7FFFFFFF), 0)
+            again = tl.maximum(again, tl.where(column < reread_end, seen, 0.0))
+            column_start += COLUMNS
+        newest = tl.min(tl.where(best == tl.max(best, 0), newest_column, 0x7FFFFFFF), 0)
         moved = newest - old
         new = tl.where((moved > -_BACK) & (moved < _AHEAD), newest, old)
 
-        # what follows the code at which the text was complete
+        # What follows the code at which the text was complete.
         at_last = tl.sum(tl.exp(of_last - maximum[:, None]) / divisor[:, None], 0)
         tails += tl.where(was_complete, at_last, 0.0)
         repeats += tl.where(was_complete, tl.max(again, 0), 0.0)

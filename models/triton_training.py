@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from models.matmul_backends import Linear
 
-_ELEMENTS = 2048  # of a program of SwiGLU
+_ELEMENTS = 2048  # elements of a program of SwiGLU
 _GAIN_ROWS = 16  # rows of a program that adds up the gradient of a norm's weight
 
 
@@ -52,7 +52,8 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module]) -> list[torch.Tensor
     if not all(map(_is_plain, layers)):
         return [layer(rows) for layer in layers]
     weights: list[Any] = [layer.weight for layer in layers]
-    if (dtype := _autocast_dtype(rows)) is not None:
+    dtype = _autocast_dtype(rows)
+    if dtype is not None:
         rows, weights = rows.to(dtype), [weight.to(dtype) for weight in weights]
     return list(_Products.apply(rows, *weights))
 
@@ -71,12 +72,12 @@ def rotate(queries: torch.Tensor, keys: torch.Tensor, heads: int,
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up, all of the same shape."""
-    made: torch.Tensor = _SwiGLU.apply(gate, up)
-    return made
+    output: torch.Tensor = _SwiGLU.apply(gate, up)
+    return output
 
 
 def _autocast_dtype(value: torch.Tensor) -> torch.dtype | None:
-    """The type to which autocast converts `value` for a matrix product; None where it is off."""
+    """The type to which autocast converts `value` for a matrix product; None if it is off."""
     kind = value.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
@@ -119,6 +120,7 @@ class _AddNorm(torch.autograd.Function):
             return None if grad_total is None else grad_total.to(kind), grad_branch, None, None, None
         width = total.shape[-1]
         count, block = total.numel() // width, triton.next_power_of_2(width)
+        # Programs that add up the gradient of the gain take several rows.
         rows_each = _GAIN_ROWS if ctx.needs_input_grad[2] else 1
         programs = triton.cdiv(count, rows_each)
         grad_hidden = torch.empty_like(total, dtype=kind)
@@ -128,6 +130,8 @@ class _AddNorm(torch.autograd.Function):
             total, gain, grad_normed.contiguous(), None if grad_total is None else grad_total.contiguous(),
             grad_hidden, grad_branch, partial, count, ctx.epsilon, WIDTH=width, BLOCK=block, ROWS=rows_each,
             num_warps=_warps(block))
+
+        # With equal types, branch and residual share a gradient.
         if branch_kind == kind:
             grad_branch = grad_hidden
         return grad_hidden, grad_branch, None if partial is None else partial.sum(0).to(gain.dtype), None, None
@@ -149,9 +153,10 @@ class _Products(torch.autograd.Function):
         grad_rows, grad_weights = None, []
         for index, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
             flat: Any = None if grad is None else grad.flatten(0, -2)
-            wanted = flat is not None and ctx.needs_input_grad[1 + index]
-            grad_weights.append(flat.t() @ rows.flatten(0, -2) if wanted else None)
+            needs_grad = flat is not None and ctx.needs_input_grad[1 + index]
+            grad_weights.append(flat.t() @ rows.flatten(0, -2) if needs_grad else None)
             if flat is None or not ctx.needs_input_grad[0]:
+                # Gradients of the rows are added within the products.
                 continue
             if grad_rows is None:
                 shape, grad_rows = grad.shape[:-1], flat @ weight
@@ -174,23 +179,23 @@ class _Rotation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_queries, grad_keys):
         cosines, sines = ctx.saved_tensors
-        made = _launch_rotation(grad_queries.contiguous(), grad_keys.contiguous(), cosines, sines, ctx.types,
+        gradients = _launch_rotation(grad_queries.contiguous(), grad_keys.contiguous(), cosines, sines, ctx.types,
                                 inverse=True)
-        return *(part.flatten(2) for part in made), None, None, None, None
+        return *(part.flatten(2) for part in gradients), None, None, None, None
 
 
 def _launch_rotation(queries, keys, cosines, sines, dtypes, *, inverse: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of contiguous queries and keys (B, T, heads, size): rotated, or back with `inverse`."""
+    """Contiguous queries and keys (B, T, heads, size), rotated, or rotated back with `inverse`."""
     batch, length, heads, size = queries.shape
     cosines, sines = (part.expand(batch, 1, length, size) for part in (cosines, sines))
     if cosines.stride() != sines.stride() or cosines.stride(-1) != 1:
         cosines, sines = cosines.contiguous(), sines.contiguous()
-    made = [torch.empty_like(part, dtype=dtype) for part, dtype in zip((queries, keys), dtypes, strict=True)]
+    outputs = [torch.empty_like(part, dtype=dtype) for part, dtype in zip((queries, keys), dtypes, strict=True)]
     block_heads, block_half = triton.next_power_of_2(heads), triton.next_power_of_2(size // 2)
-    _rotate[(length, batch)](queries, keys, cosines, sines, *made, cosines.stride(0), cosines.stride(2), HEADS=heads,
+    _rotate[(length, batch)](queries, keys, cosines, sines, *outputs, cosines.stride(0), cosines.stride(2), HEADS=heads,
                              BLOCK_HEADS=block_heads, HALF=size // 2, BLOCK_HALF=block_half, INVERSE=inverse,
                              num_warps=_warps(block_heads * block_half))
-    return made[0], made[1]
+    return outputs[0], outputs[1]
 
 
 class _SwiGLU(torch.autograd.Function):
@@ -200,9 +205,9 @@ class _SwiGLU(torch.autograd.Function):
     def forward(ctx, gate, up):
         gate, up = gate.contiguous(), up.contiguous()
         ctx.save_for_backward(gate, up)
-        made = torch.empty_like(gate, dtype=torch.promote_types(gate.dtype, up.dtype))
-        _swiglu[(triton.cdiv(gate.numel(), _ELEMENTS),)](gate, up, made, gate.numel(), BLOCK=_ELEMENTS, num_warps=4)
-        return made
+        output = torch.empty_like(gate, dtype=torch.promote_types(gate.dtype, up.dtype))
+        _swiglu[(triton.cdiv(gate.numel(), _ELEMENTS),)](gate, up, output, gate.numel(), BLOCK=_ELEMENTS, num_warps=4)
+        return output
 
     @staticmethod
     @once_differentiable
@@ -234,27 +239,33 @@ def _add_norm(hidden, branch, gain, total, normed, epsilon, WIDTH: tl.constexpr,
 @triton.jit(do_not_specialize=["count"])
 def _add_norm_backward(total, gain, grad_normed, grad_total, grad_hidden, grad_branch, partial, count, epsilon,
                        WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Some rows, of whose gradients of the weight `partial` (programs, width) gets the sum."""
+    """The gradients of some rows; `partial` (programs, width) gets the sum of their gradients of the weight."""
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     weight = tl.load(gain + column, mask=column < WIDTH, other=0).to(tl.float32)
     grad_weight = tl.zeros((BLOCK,), tl.float32)
+
     for index in range(ROWS):
         row = program * ROWS + index
-        at = row * WIDTH + column
+        offset = row * WIDTH + column
         inside = (column < WIDTH) & (row < count)
-        value = tl.load(total + at, mask=inside, other=0).to(tl.float32)
-        grad = tl.load(grad_normed + at, mask=inside, other=0).to(tl.float32)
+        value = tl.load(total + offset, mask=inside, other=0).to(tl.float32)
+        grad = tl.load(grad_normed + offset, mask=inside, other=0).to(tl.float32)
+
+        # The norm's gradient: remove the part along the normalised row.
         scale = 1 / tl.sqrt(tl.sum(value * value, 0) / WIDTH + epsilon)
         value *= scale
         grad_weight += grad * value
         grad *= weight
         grad = scale * (grad - value * (tl.sum(grad * value, 0) / WIDTH))
+
+        # The branch and the residual get the same gradient.
         if grad_total is not None:
-            grad += tl.load(grad_total + at, mask=inside, other=0).to(tl.float32)
-        tl.store(grad_hidden + at, grad.to(grad_hidden.dtype.element_ty), mask=inside)
+            grad += tl.load(grad_total + offset, mask=inside, other=0).to(tl.float32)
+        tl.store(grad_hidden + offset, grad.to(grad_hidden.dtype.element_ty), mask=inside)
         if grad_branch is not None:
-            tl.store(grad_branch + at, grad.to(grad_branch.dtype.element_ty), mask=inside)
+            tl.store(grad_branch + offset, grad.to(grad_branch.dtype.element_ty), mask=inside)
+
     if partial is not None:
         tl.store(partial + program * WIDTH + column, grad_weight, mask=column < WIDTH)
 
@@ -267,44 +278,48 @@ def _rotate(queries, keys, cosines, sines, rotated_queries, rotated_keys, batch_
     position, row = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     head, column = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK_HALF)[None]
     inside = (head < HEADS) & (column < HALF)
-    first = (row * tl.num_programs(0) + position) * (2 * HEADS * HALF) + head * (2 * HALF) + column
-    second = first + HALF
-    query_1 = tl.load(queries + first, mask=inside, other=0).to(tl.float32)
-    query_2 = tl.load(queries + second, mask=inside, other=0).to(tl.float32)
-    key_1 = tl.load(keys + first, mask=inside, other=0).to(tl.float32)
-    key_2 = tl.load(keys + second, mask=inside, other=0).to(tl.float32)
+    first_half = (row * tl.num_programs(0) + position) * (2 * HEADS * HALF) + head * (2 * HALF) + column
+    second_half = first_half + HALF
+
+    # Load both halves of each head and their angles.
+    query_1 = tl.load(queries + first_half, mask=inside, other=0).to(tl.float32)
+    query_2 = tl.load(queries + second_half, mask=inside, other=0).to(tl.float32)
+    key_1 = tl.load(keys + first_half, mask=inside, other=0).to(tl.float32)
+    key_2 = tl.load(keys + second_half, mask=inside, other=0).to(tl.float32)
     angle = row * batch_stride + position * position_stride + column
     cosine_1 = tl.load(cosines + angle, mask=column < HALF, other=0).to(tl.float32)
     cosine_2 = tl.load(cosines + angle + HALF, mask=column < HALF, other=0).to(tl.float32)
     sine_1 = tl.load(sines + angle, mask=column < HALF, other=0).to(tl.float32)
     sine_2 = tl.load(sines + angle + HALF, mask=column < HALF, other=0).to(tl.float32)
+
+    # The gradient of a rotation is the rotation backwards.
     if INVERSE:
         sine_1, sine_2 = sine_2, sine_1
     kind = rotated_queries.dtype.element_ty
     key_kind = rotated_keys.dtype.element_ty
-    tl.store(rotated_queries + first, (query_1 * cosine_1 + query_2 * sine_1).to(kind), mask=inside)
-    tl.store(rotated_queries + second, (query_2 * cosine_2 + query_1 * sine_2).to(kind), mask=inside)
-    tl.store(rotated_keys + first, (key_1 * cosine_1 + key_2 * sine_1).to(key_kind), mask=inside)
-    tl.store(rotated_keys + second, (key_2 * cosine_2 + key_1 * sine_2).to(key_kind), mask=inside)
+    tl.store(rotated_queries + first_half, (query_1 * cosine_1 + query_2 * sine_1).to(kind), mask=inside)
+    tl.store(rotated_queries + second_half, (query_2 * cosine_2 + query_1 * sine_2).to(kind), mask=inside)
+    tl.store(rotated_keys + first_half, (key_1 * cosine_1 + key_2 * sine_1).to(key_kind), mask=inside)
+    tl.store(rotated_keys + second_half, (key_2 * cosine_2 + key_1 * sine_2).to(key_kind), mask=inside)
 
 
 @triton.jit
-def _swiglu(gate, up, made, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
-    value = tl.load(gate + at, mask=inside, other=0).to(tl.float32)
-    factor = tl.load(up + at, mask=inside, other=0).to(tl.float32)
-    tl.store(made + at, (value * tl.sigmoid(value) * factor).to(made.dtype.element_ty), mask=inside)
+def _swiglu(gate, up, output, count, BLOCK: tl.constexpr):
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offset < count
+    value = tl.load(gate + offset, mask=inside, other=0).to(tl.float32)
+    factor = tl.load(up + offset, mask=inside, other=0).to(tl.float32)
+    tl.store(output + offset, (value * tl.sigmoid(value) * factor).to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _swiglu_backward(gate, up, grad, grad_gate, grad_up, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
-    value = tl.load(gate + at, mask=inside, other=0).to(tl.float32)
-    factor = tl.load(up + at, mask=inside, other=0).to(tl.float32)
-    upstream = tl.load(grad + at, mask=inside, other=0).to(tl.float32)
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offset < count
+    value = tl.load(gate + offset, mask=inside, other=0).to(tl.float32)
+    factor = tl.load(up + offset, mask=inside, other=0).to(tl.float32)
+    upstream = tl.load(grad + offset, mask=inside, other=0).to(tl.float32)
     sigmoid = tl.sigmoid(value)
     slope = sigmoid * (1 + value * (1 - sigmoid))
-    tl.store(grad_gate + at, (upstream * factor * slope).to(grad_gate.dtype.element_ty), mask=inside)
-    tl.store(grad_up + at, (upstream * value * sigmoid).to(grad_up.dtype.element_ty), mask=inside)
+    tl.store(grad_gate + offset, (upstream * factor * slope).to(grad_gate.dtype.element_ty), mask=inside)
+    tl.store(grad_up + offset, (upstream * value * sigmoid).to(grad_up.dtype.element_ty), mask=inside)

@@ -15,6 +15,7 @@ import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def read(path: Path, under: Sequence[str] = ()) -> dict[str, torch.Tensor]:
         with open_safetensors(path) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     held = read_nested(path)
+    # Checkpoints of trainings hold the state dict beside other state.
     held = next((held[key] for key in under if isinstance(held.get(key), dict)), held)
     wrong = [key for key, value in held.items() if not isinstance(value, torch.Tensor)]
     if wrong:
@@ -94,6 +96,7 @@ def _load(path: Path) -> object:
         raise UserError(
             f"{path} ({path.stat().st_size} bytes) is not a whole PyTorch file.", "It was probably cut off. " + _AGAIN,
         )
+    # Only tensors and plain values are unpickled, which cannot run code.
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
@@ -107,29 +110,34 @@ def _load(path: Path) -> object:
 
 def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: str,
               computed: Sequence[str] = ()) -> None:
-    """Load tensors into `module` strictly: a missing, extra, misshapen or non-finite one raises `UserError`.
+    """Load tensors into `module` strictly: a missing, extra, misshapen or non-finite tensor raises `UserError`.
 
     The module may be on the meta device. The module computes the keys in `computed` itself, so they may be missing.
     Floating types become float32. Tensors are copied out of the mapped file: the alignment of a matrix in memory
     decides how a library reads it, and so the last bits of its products.
     """
-    own = module.state_dict()
-    found = {key: _own(value) for key, value in tensors.items() if key not in computed}
-    wanted = {key: value for key, value in own.items() if key not in computed}
-    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    if missing or extra:
-        raise UserError(f"{source} does not fit the model: {_several('lacks', missing)}{_several('has beside', extra)}"
-                        f"{len(wanted)} tensors are wanted.", "It belongs to another model or version.")
-    misshapen = [f"{key} is {tuple(found[key].shape)}, wanted {tuple(value.shape)}"
-                 for key, value in wanted.items() if found[key].shape != value.shape]
+    expected = {key: value for key, value in module.state_dict().items() if key not in computed}
+    loaded = {key: _own(value) for key, value in tensors.items() if key not in computed}
+
+    # Names first, then shapes, then values.
+    absent, extra = sorted(expected.keys() - loaded.keys()), sorted(loaded.keys() - expected.keys())
+    if absent or extra:
+        raise UserError(f"{source} does not fit the model: {_several('lacks', absent)}{_several('has beside', extra)}"
+                        f"{len(expected)} tensors are wanted.", "It belongs to another model or version.")
+
+    misshapen = [f"{key} is {tuple(loaded[key].shape)}, wanted {tuple(value.shape)}"
+                 for key, value in expected.items() if loaded[key].shape != value.shape]
     if misshapen:
         raise UserError(f"{source} does not fit the model: {'; '.join(misshapen[:_NAMED])}.",
                         "It belongs to another model or version.")
-    broken = [key for key, value in found.items() if value.is_floating_point() and not _finite(value)]
+
+    # A training that broke leaves values that are not finite.
+    broken = [key for key, value in loaded.items() if value.is_floating_point() and not _finite(value)]
     if broken:
         raise UserError(f"{source} holds values that are no numbers, in {', '.join(broken[:_NAMED])}.",
                         "The file is damaged, or a training that broke wrote it. " + _AGAIN)
-    module.load_state_dict(found, strict=False, assign=True)
+
+    module.load_state_dict(loaded, strict=False, assign=True)
 
 
 def fold_weight_norm(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -141,7 +149,8 @@ def fold_weight_norm(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     for name, value in tensors.items():
         start, _, kind = name.rpartition("_")
         if kind not in ("g", "v") or not {f"{start}_g", f"{start}_v"} <= tensors.keys():
-            folded[name] = value  # half a pair as well: a strict load then names it
+            # Half of a pair is passed on as well: a strict load then names it.
+            folded[name] = value
         elif kind == "v":
             direction, magnitude = value.float(), tensors[f"{start}_g"].float()
             norm = torch.linalg.vector_norm(direction, dim=tuple(range(1, direction.ndim)), keepdim=True)
@@ -160,7 +169,8 @@ def write_pytorch(path: Path, tensors: Mapping[str, object]) -> None:
 
     The same tensors give the same bytes. A tensor that is a part of a larger one is written alone.
     """
-    with open(path, "wb") as file:  # torch would write the name of a path into the file
+    # Given a path, torch would write its name into the file.
+    with open(path, "wb") as file:
         try:
             torch.save(_compact(tensors), file)
         except RuntimeError as error:
@@ -196,11 +206,11 @@ def _own(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.float32 if value.is_floating_point() else value.dtype, copy=True)
 
 
-def _several(what: str, keys: Sequence[str]) -> str:
+def _several(verb: str, keys: Sequence[str]) -> str:
     if not keys:
         return ""
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return f"it {what} {', '.join(keys[:_NAMED])}{more}; "
+    others_note = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"it {verb} {', '.join(keys[:_NAMED])}{others_note}; "
 
 
 def open_safetensors(path: Path) -> Any:
@@ -239,7 +249,7 @@ class LazyWeights:
         if path.is_dir():
             path = _find_in_folder(path)
         if path.name.endswith(".index.json"):
-            return cls(path, {name: entry for shard in _shards(path) for name, entry in _safetensors(shard)})
+            return cls(path, dict(chain.from_iterable(_safetensors(shard) for shard in _shards(path))))
         if path.suffix not in WEIGHT_SUFFIXES:
             raise UserError(f"{path} is no file of weights: its name ends in {path.suffix or 'nothing'}.",
                             f"Give a file whose name ends in one of {', '.join(WEIGHT_SUFFIXES)}, or the folder of "
@@ -269,11 +279,11 @@ def _find_in_folder(folder: Path) -> Path:
     indexes = sorted(folder.glob(_INDEX))
     if len(indexes) == 1:
         return indexes[0]
-    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
-    if len(found) != 1:
-        there = ", ".join(path.name for path in found) or "none"
-        raise UserError(f"{folder} should hold one file of weights; there: {there}.", "Give the file itself.")
-    return found[0]
+    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
+    if len(files) != 1:
+        listing = ", ".join(path.name for path in files) or "none"
+        raise UserError(f"{folder} should hold one file of weights; there: {listing}.", "Give the file itself.")
+    return files[0]
 
 
 def _shards(index: Path) -> list[Path]:
@@ -282,7 +292,8 @@ def _shards(index: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} is no index of shards: {error!r}.", _GET_FILE_AGAIN) from error
-    if outside := [name for name in names if Path(str(name)).name != name]:
+    outside = [name for name in names if Path(str(name)).name != name]
+    if outside:
         raise UserError(f"{index} names {outside[0]!r}, which lies outside of its folder.", "Do not use it.")
     return [index.parent / name for name in names]
 

@@ -49,7 +49,7 @@ INSERT INTO speakers SELECT json_extract(clip, '$.speaker') AS name, COUNT(*), S
 FROM clips GROUP BY name;
 CREATE INDEX speakers_by_seconds ON speakers (seconds DESC, name);
 """
-_TEXT_MATCH = "text_match"  # in `about`
+_TEXT_MATCH = "text_match"  # key in `about`
 _COLUMNS = "clips.rank, clip, spoken, measures, findings"
 
 
@@ -59,22 +59,22 @@ class MeasureStore:
     def __init__(self, workspace: Workspace) -> None:
         self._path = workspace.cache / f"measures-{VERSION}.sqlite"
 
-    def load(self, wanted: Iterable[str]) -> dict[str, Measures]:
-        """The measures of those recordings of `wanted` that have some."""
+    def load(self, hashes: Iterable[str]) -> dict[str, Measures]:
+        """The stored measures of the recordings `hashes`; a recording without any is left out."""
         if not self._path.is_file():
             return {}
-        found: dict[str, Measures] = {}
+        measures: dict[str, Measures] = {}
         with closing(self._open()) as database:
-            for part in chunked(wanted, _PER_QUERY):
+            for part in chunked(hashes, _PER_QUERY):
                 rows = database.execute(f"SELECT sha256, value FROM measures WHERE sha256 IN ({_marks(part)})", part)
-                found |= {sha256: Measures.from_json(json.loads(value)) for sha256, value in rows}
-        return found
+                measures |= {sha256: Measures.from_json(json.loads(value)) for sha256, value in rows}
+        return measures
 
-    def save(self, found: Mapping[str, Measures]) -> None:
-        """Save `found` in one transaction."""
+    def save(self, measures: Mapping[str, Measures]) -> None:
+        """Save `measures` in one transaction."""
         with closing(self._open()) as database, database:
             database.executemany("INSERT OR REPLACE INTO measures VALUES (?, ?)",
-                                 [(sha256, json.dumps(one.to_json())) for sha256, one in found.items()])
+                                 [(sha256, json.dumps(values.to_json())) for sha256, values in measures.items()])
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self._path, timeout=60)
@@ -84,8 +84,8 @@ class MeasureStore:
 
 def trimmed_measures(clip: ManifestClip, measures: Mapping[str, Measures]) -> Measures | None:
     """The measures of the part of a recording that `clip` uses; `measures`: of whole recordings, by hash."""
-    whole = measures.get(clip.sha256)
-    return None if whole is None else whole.trimmed(clip.trimmed_start_s, clip.trimmed_end_s)
+    recording_measures = measures.get(clip.sha256)
+    return None if recording_measures is None else recording_measures.trimmed(clip.trimmed_start_s, clip.trimmed_end_s)
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class SpeakerSummary:
 
     count: int
     alone: int  # have one clip
-    largest: tuple[SpeakerTotal, ...]  # by seconds, as many as were asked for
-    some_alone: tuple[SpeakerTotal, ...]  # of those with one clip
+    largest: tuple[SpeakerTotal, ...]  # sorted by seconds, as many as were asked for
+    some_alone: tuple[SpeakerTotal, ...]  # speakers with one clip
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ class DatasetPlots:
 
     histograms: tuple[Histogram, ...]
     characters: tuple[tuple[str, int], ...]  # the most frequent first
-    rarest: tuple[tuple[str, int], ...] = ()  # of the others, and those that are too rare to be learnt
+    rarest: tuple[tuple[str, int], ...] = ()  # other characters, and those that are too rare to be learnt
 
     @property
     def level_lufs(self) -> float | None:
         """The median level."""
-        return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
+        return next((histogram.median for histogram in self.histograms if histogram.unit == "LUFS"), None)
 
 
 def reading_names(card: DatasetCard, readings: Mapping[str, TextNormaliser]) -> dict[str, str]:
@@ -160,31 +160,36 @@ def reading_names(card: DatasetCard, readings: Mapping[str, TextNormaliser]) -> 
             "normaliser": ",".join(readings[code].normaliser for code in card.languages)}
 
 
-def build_index(workspace: Workspace, dataset: PreparedDataset, spoken: Iterable[AnalysedClip],
+def build_index(workspace: Workspace, dataset: PreparedDataset, analysed: Iterable[AnalysedClip],
                 about: Mapping[str, str]) -> int:
-    """Write the clip index of `dataset`; how many of the clips have findings.
+    """Write the clip index of `dataset`, and return how many of the clips have findings.
 
-    `spoken` is in the order of the dataset's clips and is read once; `data.clip_findings` says what stays in memory.
+    `analysed` is in the order of the dataset's clips and is read once; `data.clip_findings` says what stays in memory.
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    rows: DiskList[AnalysedClip] = DiskList(lambda one: json.dumps(asdict(one)), _from_line, target.parent)
+    rows: DiskList[AnalysedClip] = DiskList(lambda row: json.dumps(asdict(row)), _from_line, target.parent)
     with (atomic_path(target, sync=False) as temporary, closing(sqlite3.connect(temporary)) as database, database,
           DatasetSurvey(ClipLimits(max_text_length=int(about.get("max_text_length", "0")))) as survey):
-        for one in spoken:
-            survey.add(one)
-            rows.add(one)
+
+        # The survey needs all clips before it can judge one of them.
+        for clip in analysed:
+            survey.add(clip)
+            rows.add(clip)
+
         database.executescript(_TABLES)
         counts = _write_clips(database, dataset, rows, survey)
         with_findings = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
         database.executemany(
             "INSERT INTO summary VALUES (?, ?, ?, ?)",
             [(kind, ERROR if errors else WARNING, count, errors) for kind, (count, errors) in counts.items()])
+
+        # Totals are stored too, so that the page does not count 100,000 clips each time.
         database.executescript(_SPEAKERS)
-        plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
+        plots = {"histograms": [asdict(histogram) for histogram in survey.spread.histograms()],
                  "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
-        found = {"plots": json.dumps(plots), _TEXT_MATCH: json.dumps(survey.text_match().to_json())}
-        database.executemany("INSERT INTO about VALUES (?, ?)", {**about, **found}.items())
+        survey_results = {"plots": json.dumps(plots), _TEXT_MATCH: json.dumps(survey.text_match().to_json())}
+        database.executemany("INSERT INTO about VALUES (?, ?)", {**about, **survey_results}.items())
     return int(with_findings)
 
 
@@ -193,22 +198,29 @@ def _write_clips(database: sqlite3.Connection, dataset: PreparedDataset, rows: I
     """Write the clips by rank; for each kind of finding, how many clips have it, and for how many it is an error."""
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
-    for clip, one in zip(dataset.clips, rows, strict=True):
-        found = survey.find_problems(one)
-        with_error = {each.kind for each in found if each.level == ERROR}
-        for kind in {each.kind: None for each in found}:
+
+    # Findings decide the rank, so clips are first collected in a table without ranks.
+    for clip, row in zip(dataset.clips, rows, strict=True):
+        findings = survey.find_problems(row)
+        with_error = {finding.kind for finding in findings if finding.level == ERROR}
+        for kind in {finding.kind: None for finding in findings}:
             count, errors = counts.get(kind, (0, 0))
             counts[kind] = (count + 1, errors + (kind in with_error))
-        measures = json.dumps(one.measures.to_json()) if one.measures else ""
+        measures = json.dumps(row.measures.to_json()) if row.measures else ""
         database.execute("INSERT INTO judged VALUES (?, ?, ?, ?, ?, ?)", (
-            clip.id, json.dumps(asdict(clip)), json.dumps(one.text), measures,
-            json.dumps([asdict(each) for each in found]), badness(found)))
+            clip.id, json.dumps(asdict(clip)), json.dumps(row.text), measures,
+            json.dumps([asdict(finding) for finding in findings]), badness(findings)))
+
+    # The worst clips come first.
     sorted_rows = database.execute("SELECT * FROM judged ORDER BY badness DESC, id")
     database.executemany("INSERT INTO clips VALUES (?, ?, ?, ?, ?, ?, ?)",
                          ((rank, *row) for rank, row in enumerate(sorted_rows)))
-    database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", (
-        (one["kind"], rank) for rank, found in
-        database.execute("SELECT rank, findings FROM clips WHERE badness > 0") for one in json.loads(found)))
+
+    # For each kind of finding, store the ranks of its clips.
+    with_findings = database.execute("SELECT rank, findings FROM clips WHERE badness > 0")
+    for rank, findings_json in with_findings:
+        database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)",
+                             [(finding["kind"], rank) for finding in json.loads(findings_json)])
     return counts
 
 
@@ -249,8 +261,8 @@ class ClipIndex:
     def count_with_findings(self) -> int:
         """Clips with any finding."""
         with self._database() as database:
-            found = database.execute("SELECT MIN(rank) FROM clips WHERE badness = 0").fetchone()[0]
-            return int(found) if found is not None else self.count()
+            first_without = database.execute("SELECT MIN(rank) FROM clips WHERE badness = 0").fetchone()[0]
+            return int(first_without) if first_without is not None else self.count()
 
     def page(self, start: int, size: int, kind: str = "") -> list[IndexedClip]:
         """`size` clips from the one number `start`, the worst first; only those with a finding of `kind`, if given."""
@@ -272,12 +284,12 @@ class ClipIndex:
 
     def named(self, ids: Iterable[str]) -> dict[str, IndexedClip]:
         """The clips with these ids, as far as there are such."""
-        found: dict[str, IndexedClip] = {}
+        clips: dict[str, IndexedClip] = {}
         with self._database() as database:
             for part in chunked(ids, _PER_QUERY):
                 rows = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id IN ({_marks(part)})", part)
-                found |= {one.clip.id: one for one in (_reviewed_clip(*row) for row in rows)}
-        return found
+                clips |= {indexed.clip.id: indexed for indexed in (_reviewed_clip(*row) for row in rows)}
+        return clips
 
     def all(self) -> Iterator[IndexedClip]:
         """Every clip, the worst first."""
@@ -288,8 +300,8 @@ class ClipIndex:
     def kinds(self) -> list[FindingSummary]:
         """The kinds of findings, errors first, then the most frequent."""
         with self._database() as database:
-            found = [FindingSummary(*row) for row in database.execute("SELECT * FROM summary")]
-        return sorted(found, key=lambda one: (one.level != ERROR, -one.count))
+            summaries = [FindingSummary(*row) for row in database.execute("SELECT * FROM summary")]
+        return sorted(summaries, key=lambda summary: (summary.level != ERROR, -summary.count))
 
     def about(self) -> dict[str, str]:
         """The settings that the index was made with."""
@@ -298,9 +310,10 @@ class ClipIndex:
 
     def plots(self) -> DatasetPlots:
         """How the clips are distributed."""
-        found = json.loads(self.about()["plots"])
-        histograms = (Histogram(**{**one, "counts": tuple(one["counts"])}) for one in found["histograms"])
-        characters, rarest = (tuple((str(name), int(count)) for name, count in found[which])
+        plots = json.loads(self.about()["plots"])
+        histograms = (Histogram(**{**histogram, "counts": tuple(histogram["counts"])})
+                      for histogram in plots["histograms"])
+        characters, rarest = (tuple((str(name), int(count)) for name, count in plots[which])
                               for which in ("characters", "rarest"))
         return DatasetPlots(tuple(histograms), characters, rarest)
 
@@ -309,13 +322,13 @@ class ClipIndex:
         stored = self.about().get(_TEXT_MATCH)
         return TextMatch.from_json(json.loads(stored)) if stored else None
 
-    def speakers(self, most: int) -> SpeakerSummary:
-        """The speakers; by name at most `most` with several clips, and with one."""
+    def speakers(self, limit: int) -> SpeakerSummary:
+        """The speakers; at most `limit` names each of those with several clips and with one clip."""
         with self._database() as database:
             count, alone = database.execute("SELECT COUNT(*), COALESCE(SUM(clips = 1), 0) FROM speakers").fetchone()
             largest, some_alone = (
                 tuple(SpeakerTotal(*row) for row in database.execute(
-                    f"SELECT * FROM speakers WHERE {which} ORDER BY seconds DESC, name LIMIT ?", (most,)))
+                    f"SELECT * FROM speakers WHERE {which} ORDER BY seconds DESC, name LIMIT ?", (limit,)))
                 for which in ("clips > 1", "clips = 1"))
         return SpeakerSummary(int(count), int(alone), largest, some_alone)
 
@@ -330,7 +343,7 @@ def _marks(values: Sequence[str]) -> str:
 def _reviewed_clip(rank: int, clip: str, spoken: str, measures: str, findings: str) -> IndexedClip:
     return IndexedClip(rank, ManifestClip(**json.loads(clip)), json.loads(spoken),
                        Measures.from_json(json.loads(measures)) if measures else None,
-                       tuple(ClipFinding(**one) for one in json.loads(findings)))
+                       tuple(ClipFinding(**finding) for finding in json.loads(findings)))
 
 
 def _path(workspace: Workspace, fingerprint: str) -> Path:

@@ -37,9 +37,9 @@ STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it 
 class LongRecording:
     """A long recording. `path` is readable audio; of a film, its soundtrack outside the source."""
 
-    name: str  # in the source
+    name: str  # name in the source
     path: Path
-    key: str  # of its files in the folder
+    key: str  # prefix of the names of its files
     speaker: str
     seconds: float
 
@@ -58,7 +58,7 @@ class FoundClip:
 
 @dataclass(frozen=True)
 class RecordingClips:
-    """The clips of a recording, noise from its pauses (16 kHz), and what was dropped, in words."""
+    """The clips of a recording, noise from its pauses (16 kHz), and sentences about dropped parts."""
 
     spans: Sequence[FoundClip]
     noise: np.ndarray
@@ -84,16 +84,20 @@ def cut_settings(options: ClipOptions) -> dict[str, object]:
 
 
 def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
-    """Every recording of the source, with the soundtracks of films extracted; `UserError` where there is none."""
+    """Every recording of the source, with the soundtracks of films extracted; `UserError` if there is none."""
     root = gathered.path if gathered.path.is_dir() else gathered.path.parent
     if gathered.path.is_file():
         paths = [gathered.path] if is_audio(gathered.path.name) else []
     else:
-        paths = [place / name for place, names in sidecars.walk_folders(root) for name in names if is_audio(name)]
-    found: list[LongRecording] = []
+        paths = []
+        for place, names in sidecars.walk_folders(root):
+            paths += [place / name for name in names if is_audio(name)]
+
+    recordings: list[LongRecording] = []
     for path in paths:
         check_stop(reporter, STOPPED)
         name = str(path.relative_to(root))
+        # Two files may have the same stem, so the key has a hash of the path.
         key = f"{safe_id(path.stem)[:60]}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
         speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
         try:
@@ -101,19 +105,23 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
             if is_film(path):
                 audio = gathered.made / f"{key}.flac"
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
+
             facts = sound_files.examine(audio)
             for finding in facts.findings():
                 reporter.emit(WarningRaised(f"{name}: {finding.message}."))
-            if facts.by_ffmpeg:  # decoded once, for all that follows
+
+            # A file that ffmpeg must decode is decoded once, for all that follows.
+            if facts.by_ffmpeg:
                 audio = gathered.made / f"{key}.flac"
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
-            found.append(LongRecording(name, audio, key, speaker, facts.duration_s))
+            recordings.append(LongRecording(name, audio, key, speaker, facts.duration_s))
         except UserError as error:
+            # One file that cannot be read does not end the job.
             reporter.emit(WarningRaised(f"{path.name} is skipped: {error.message} {error.hint}"))
-    if not found:
+    if not recordings:
         raise UserError(f"There is no recording in {gathered.path} that can be read.",
                         "Give a recording, a film, or a folder of them.")
-    return found
+    return recordings
 
 
 @dataclass(frozen=True)
@@ -135,51 +143,55 @@ class RecordingCutter:
         return resolve_inside(self.workspace.segments, self.name)
 
     def existing(self) -> Segments | None:
-        """The segments made before with the same settings; `UserError` where the name holds others."""
+        """The segments made before with the same settings; `UserError` if the name has others."""
         if not self.target.is_dir():
             return None
-        found = Segments.load(self.target)
-        if (found.card.source, found.card.language, found.card.made, found.card.settings) == (
+        segments = Segments.load(self.target)
+        if (segments.card.source, segments.card.language, segments.card.made, segments.card.settings) == (
                 self.source, self.language, self.made, self.settings):
-            return found
-        raise UserError(f"There already are other segments named {self.name!r}: {pluralize(found.card.clips, 'clip')} "
-                        f"of {found.card.source}, or cut with other settings.", "Choose another name.")
+            return segments
+        clips = pluralize(segments.card.clips, "clip")
+        raise UserError(f"There already are other segments named {self.name!r}: {clips} of {segments.card.source}, or "
+                        "cut with other settings.", "Choose another name.")
 
-    def make(self, found: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
+    def make(self, recordings: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
         """Cut every recording that is not done yet; then the folder takes its name."""
         self.workspace.segments.mkdir(exist_ok=True)
         with partial_folder(self.target) as partial:
-            # resume an earlier attempt only if it had the same settings
-            wanted = json.dumps([self.source, self.language, self.made, self.settings], sort_keys=True, default=str)
+
+            # An earlier attempt is resumed only if it had the same settings.
+            settings = json.dumps([self.source, self.language, self.made, self.settings], sort_keys=True, default=str)
             plan = partial / "plan.json"
-            if not plan.is_file() or plan.read_text(encoding="utf-8") != wanted:
+            if not plan.is_file() or plan.read_text(encoding="utf-8") != settings:
                 for name in ("audio", "work", "done", "aligned"):
                     shutil.rmtree(partial / name, ignore_errors=True)
-                plan.write_text(wanted, encoding="utf-8")
+                plan.write_text(settings, encoding="utf-8")
             for name in ("audio", "work", "done"):
                 (partial / name).mkdir(exist_ok=True)
 
-            total_min = round(sum(one.seconds for one in found) / 60, 1)
+            # Progress counts minutes of sound over all recordings.
+            total_min = round(sum(recording.seconds for recording in recordings) / 60, 1)
             pieces: list[SegmentClip] = []
             before_s = 0.0
-            for recording in found:
+            for recording in recordings:
 
                 def progress(seconds: float, recording: LongRecording = recording, before_s: float = before_s) -> None:
                     check_stop(self.reporter, STOPPED)
                     done_min = round((before_s + min(seconds, recording.seconds)) / 60, 1)
                     self.reporter.emit(Progress(done_min, total_min, "minutes", recording.name))
 
-                done = partial / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
-                if done.is_file():
-                    pieces += read_clips(done)
+                done_file = partial / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
+                if done_file.is_file():
+                    pieces += read_clips(done_file)
                 else:
-                    made = self._cut(recording, partial, find_clips, progress)
-                    if made:  # a recording without clips is tried again: its text may be corrected
-                        write_clips(done, made)
-                    pieces += made
+                    clips = self._cut(recording, partial, find_clips, progress)
+                    # A recording without clips is tried again when the job continues: its text may be corrected.
+                    if clips:
+                        write_clips(done_file, clips)
+                    pieces += clips
                 before_s += recording.seconds
                 self.reporter.emit(Progress(round(before_s / 60, 1), total_min, "minutes", recording.name))
-            return self._finish(partial, found, pieces)
+            return self._finish(partial, recordings, pieces)
 
     def _cut(self, recording: LongRecording, partial: Path, find_clips: ClipFinder,
              progress: Callable[[float], None]) -> list[SegmentClip]:
@@ -190,23 +202,28 @@ class RecordingCutter:
                 self.reporter.emit(WarningRaised(f"{recording.name}: {reason}"))
             if not clips.spans:
                 return []
+
             name = f"audio/{recording.key}.flac"
             own_rate = sound_files.duration_and_rate(recording.path)[1]
             rate = self.finish.sample_rate or own_rate
-            pieces, at, above = [], 0, 0
+            pieces, position, above = [], 0, 0
             parts = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
             with soundfile.SoundFile(str(partial / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
+
+                # Clips follow one another in one file, at the rate of the recording or the one asked for.
                 for span, samples in zip(clips.spans, parts, strict=False):
                     check_stop(self.reporter, STOPPED)
                     sound, _ = format_clip(samples, own_rate, self.finish, clips.noise)
+                    # Samples above full scale are cut to it, and counted for a warning.
                     above += int((np.abs(sound) > 1).sum())
                     file.write(np.clip(sound, -1, 1))
                     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
                     pieces.append(SegmentClip(
-                        f"{recording.key}-{times}", name, at / rate, (at + len(sound)) / rate, recording.name,
-                        round(span.begin_s, 3), round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
+                        f"{recording.key}-{times}", name, position / rate, (position + len(sound)) / rate,
+                        recording.name, round(span.begin_s, 3), round(span.end_s, 3), recording.speaker,
+                        span.in_speech, span.text,
                         None if span.score is None else round(span.score, 4), span.doubt))
-                    at += len(sound)
+                    position += len(sound)
             if above:
                 self.reporter.emit(WarningRaised(f"{recording.name}: {pluralize(above, 'sample')} above full scale "
                                                  "were cut to it; lower its level first to keep them."))
@@ -215,7 +232,7 @@ class RecordingCutter:
             self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {error.message} {error.hint}"))
             return []
 
-    def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[SegmentClip]) -> Segments:
+    def _finish(self, partial: Path, recordings: Sequence[LongRecording], pieces: Sequence[SegmentClip]) -> Segments:
         if not pieces:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
@@ -223,14 +240,17 @@ class RecordingCutter:
                                 "text and recording belong together, and the recogniser's language.")
             raise UserError(f"No voice was detected in {self.source}.",
                             "Listen to the recordings; a lower threshold detects fainter voices.")
+
         write_clips(partial / PIECES, pieces)
-        card = SegmentsCard(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
-                            round(sum(piece.duration_s for piece in pieces), 3),
-                            round(sum(one.seconds for one in found), 3))
+        card = SegmentsCard(self.name, self.language, self.source, self.made, self.settings, len(recordings),
+                            len(pieces), round(sum(piece.duration_s for piece in pieces), 3),
+                            round(sum(recording.seconds for recording in recordings), 3))
         write_card(partial, card)
         segments = Segments(partial, card)
         if any(piece.text for piece in pieces):
             segments = segments.save_texts(pieces, self.recogniser)
+
+        # The folder takes its name only when everything in it is on the disk.
         shutil.rmtree(partial / "done")
         fsync_tree(partial)
         partial.rename(self.target)

@@ -11,14 +11,15 @@ from core.jobs.reporter import Reporter
 
 
 def describe_language(code: str) -> str:
-    """Such as `English (en)`; the code alone where it has no name."""
+    """Such as `English (en)`; the code alone if it has no name."""
     name = language_name(code)
     return f"{name} ({code})" if name != code else repr(code)
 
 
 def warn_doubtful_code(code: str, reporter: Reporter) -> None:
     """Warn of a code that may be a mistake; it is accepted, since users have private codes."""
-    if reason := doubt(code):
+    reason = doubt(code)
+    if reason:
         reporter.emit(WarningRaised(reason))
 
 
@@ -33,9 +34,12 @@ def check_targets(dataset: str, languages: Collection[str], new: Collection[str]
                 f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
                 f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *earlier))}.",
                 hint)
-    if missing := [language for language in new if language not in languages]:
+
+    # Every language that the extension adds needs clips.
+    untrained = [language for language in new if language not in languages]
+    if untrained:
         raise UserError(f"The extended model is to learn {', '.join(map(describe_language, new))}; the dataset "
-                        f"{dataset!r} has no {', '.join(map(describe_language, missing))}.",
+                        f"{dataset!r} has no {', '.join(map(describe_language, untrained))}.",
                         f"Choose a dataset with all of them. {hint}")
 
 

@@ -35,18 +35,18 @@ UNKNOWN_COVERAGE = TokenizerCoverage()
 
 
 def newest_tokenizer(workspace: Workspace, base: FrontEnd, *languages: str) -> str:
-    """The merged tokenizer of `base` that was made last for all `languages`; empty where there is none."""
-    found = []
+    """The newest merged tokenizer of `base` that knows all `languages`; empty without one."""
+    candidates = []
     for name in workspace.list_tokenizers():
         folder = workspace.tokenizers / name
         try:
-            made = FrontEnd.load(folder)
+            front_end = FrontEnd.load(folder)
         except UserError:
             continue  # incomplete or damaged: the Tokenizer tab says so
-        known = all(code in made.languages and made.is_new(code) for code in languages)
-        if known and made.base_fingerprint == base.base_fingerprint:
-            found.append((folder.stat().st_mtime, name))
-    return max(found)[1] if found else ""
+        has_languages = all(code in front_end.languages and front_end.is_new(code) for code in languages)
+        if has_languages and front_end.base_fingerprint == base.base_fingerprint:
+            candidates.append((folder.stat().st_mtime, name))
+    return max(candidates)[1] if candidates else ""
 
 
 def check_texts(clips: Iterable[ManifestClip], front_end: FrontEnd, longest: int,
@@ -55,14 +55,15 @@ def check_texts(clips: Iterable[ManifestClip], front_end: FrontEnd, longest: int
 
     `tokenizer` is the name of the merged tokenizer that `front_end` is; empty for the base's own.
     """
-    found = TokenizerCoverage(tokenizer, checked=True)
+    coverage = TokenizerCoverage(tokenizer, checked=True)
     for clip in clips:
         count = len(front_end.body(clip.text, clip.language))
         if count > longest:
-            found.too_long[clip.id] = f"{count} tokens of text, the model holds {longest}"
-        if unknown := front_end.unknown_characters(clip.text, clip.language):
-            found.unknown[clip.id] = "".join(unknown)
-    return found
+            coverage.too_long[clip.id] = f"{count} tokens of text, the model holds {longest}"
+        unknown = front_end.unknown_characters(clip.text, clip.language)
+        if unknown:
+            coverage.unknown[clip.id] = "".join(unknown)
+    return coverage
 
 
 def warn_uncovered(coverage: TokenizerCoverage, reporter: Reporter) -> None:
@@ -87,9 +88,9 @@ def warn_uncovered(coverage: TokenizerCoverage, reporter: Reporter) -> None:
 
 def find_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int) -> list[tuple[ManifestClip, int]]:
     """The clips with more than `longest` speech codes, with the number of these, the longest first."""
-    found = {key: count for key, count in cache.lengths(dataset.card.fingerprint, "speech_codes") if count > longest}
-    clips = [(clip, found[clip.feature_key]) for clip in dataset.clips if clip.feature_key in found]
-    return sorted(clips, key=lambda one: -one[1])
+    lengths = {key: count for key, count in cache.lengths(dataset.card.fingerprint, "speech_codes") if count > longest}
+    clips = [(clip, lengths[clip.feature_key]) for clip in dataset.clips if clip.feature_key in lengths]
+    return sorted(clips, key=lambda pair: -pair[1])
 
 
 def warn_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int, reporter: Reporter) -> int:

@@ -25,51 +25,54 @@ TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg
 DECODED = (".aiff", ".aif", ".au", ".caf", ".w64")
 """Audio suffixes that hardly any browser plays."""
 LONGEST_S = 600
-MOST_BYTES = 1 << 30  # of decoded recordings
+MOST_BYTES = 1 << 30  # total size of decoded recordings
 
 
 def playable(workspace: Workspace, path: Path) -> Path:
-    """The recording at `path`, or its sound as a WAV file where browsers do not play it; `UserError`: unreadable."""
+    """The recording at `path`, or a WAV file of its sound if browsers do not play it; `UserError` if unreadable."""
     if path.suffix.lower() not in DECODED:
         return path
+
+    # The name changes with the file, so that an old copy is never played.
     home = workspace.cache / "playable"
     about = path.stat()
     name = sha256(f"{path} {about.st_mtime_ns} {about.st_size}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    made = home / f"{name}.wav"
-    if not made.is_file():
+    wav = home / f"{name}.wav"
+    if not wav.is_file():
         home.mkdir(parents=True, exist_ok=True)
         try:
-            with atomic_path(made, sync=False) as temporary:
+            with atomic_path(wav, sync=False) as temporary:
                 _decode(path, temporary)
         except OSError as error:
+            # The usual reason is a full disk.
             free = shutil.disk_usage(home).free / 1e6
             raise UserError(f"{path.name} could not be decoded for playback: {error.strerror}, {free:.0f} MB free.",
                             "Free space on the disk, then play it again.") from error
         _clear(home)
-    return made
+    return wav
 
 
 def _decode(path: Path, target: Path) -> None:
     facts = examine(path)
-    left = int(LONGEST_S * facts.sample_rate)
+    remaining = int(LONGEST_S * facts.sample_rate)
     with soundfile.SoundFile(str(target), "w", facts.sample_rate, 1, "PCM_16", format="WAV") as file:
         for block in read_blocks(path):
-            file.write(block[:left])
-            left -= len(block[:left])
-            if not left:
+            file.write(block[:remaining])
+            remaining -= len(block[:remaining])
+            if not remaining:
                 break
 
 
 def _clear(home: Path) -> None:
     """Keep the newest; another request may be clearing too."""
-    there = []
+    files = []
     with os.scandir(home) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 about = entry.stat()
-                there.append((about.st_mtime_ns, about.st_size, entry.path))
-    kept = 0
-    for number, (_, size, path) in enumerate(sorted(there, reverse=True)):
-        kept += size
-        if number and kept > MOST_BYTES:
+                files.append((about.st_mtime_ns, about.st_size, entry.path))
+    total_bytes = 0
+    for number, (_, size, path) in enumerate(sorted(files, reverse=True)):
+        total_bytes += size
+        if number and total_bytes > MOST_BYTES:
             Path(path).unlink(missing_ok=True)

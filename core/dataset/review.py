@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -49,7 +50,7 @@ class ReviewDecision:
     included: bool = True
     text: str | None = None
     reason: str = ""
-    fixes: tuple[str, ...] = ()  # of `data.sound_files`
+    fixes: tuple[str, ...] = ()  # names of repairs in `data.sound_files`
 
 
 class ReviewDecisions(dict[str, ReviewDecision]):
@@ -58,21 +59,21 @@ class ReviewDecisions(dict[str, ReviewDecision]):
     @cached_property
     def excluded(self) -> Counter[str]:
         """How many clips are excluded, by the reason."""
-        return Counter(one.reason for one in self.values() if not one.included)
+        return Counter(decision.reason for decision in self.values() if not decision.included)
 
     @cached_property
     def mended(self) -> Counter[str]:
         """How many clips have each repair."""
-        return Counter(fix for one in self.values() for fix in one.fixes)
+        return Counter(chain.from_iterable(decision.fixes for decision in self.values()))
 
     @cached_property
     def clips_to_fix(self) -> int:
-        return sum(bool(one.fixes) and one.included for one in self.values())
+        return sum(bool(decision.fixes) and decision.included for decision in self.values())
 
     @cached_property
     def texts(self) -> int:
         """How many transcripts are edited."""
-        return sum(one.text is not None for one in self.values())
+        return sum(decision.text is not None for decision in self.values())
 
 
 def read_decisions(workspace: Workspace, name: str) -> ReviewDecisions:
@@ -97,12 +98,14 @@ class _Draft:
                 return self._read
             state = (about.st_ino, about.st_mtime_ns, about.st_size)
             if state != self._state:
+
+                # Only lines that were appended since are parsed. A line that is still being written is read next time.
                 content = self._path.read_bytes()
                 already_read = len(self._content) if content.startswith(self._content) else 0
-                whole = content.rfind(b"\n") + 1
-                before = self._read if already_read else ReviewDecisions()
-                self._read = ReviewDecisions({**before, **_parse(content[already_read:])})
-                self._state, self._content = state, content[:whole]
+                complete_bytes = content.rfind(b"\n") + 1
+                earlier = self._read if already_read else ReviewDecisions()
+                self._read = ReviewDecisions({**earlier, **_parse(content[already_read:])})
+                self._state, self._content = state, content[:complete_bytes]
             return self._read
 
 
@@ -111,13 +114,13 @@ _drafts = lru_cache(maxsize=8)(_Draft)
 
 def _parse(content: bytes) -> dict[str, ReviewDecision]:
     """The decisions in whole lines; one that was cut off is ignored."""
-    found = {}
+    decisions = {}
     for line in content.decode("utf-8", "replace").split("\n"):
         with suppress(ValueError, TypeError):
             row = json.loads(line)
             if isinstance(row, dict) and "id" in row:
-                found[str(row["id"])] = ReviewDecision(**{**row, "fixes": tuple(row.get("fixes", ()))})
-    return found
+                decisions[str(row["id"])] = ReviewDecision(**{**row, "fixes": tuple(row.get("fixes", ()))})
+    return decisions
 
 
 def snapshot(workspace: Workspace, name: str) -> tuple[bytes, ReviewDecisions]:
@@ -127,10 +130,10 @@ def snapshot(workspace: Workspace, name: str) -> tuple[bytes, ReviewDecisions]:
     return content, ReviewDecisions(_parse(content))
 
 
-def decide(workspace: Workspace, name: str, made: Iterable[ReviewDecision]) -> None:
+def decide(workspace: Workspace, name: str, decisions: Iterable[ReviewDecision]) -> None:
     """Add decisions; a text without a word in it raises `UserError`."""
     with _locked(workspace, name):
-        _add(workspace.dataset(name) / DRAFT_FILE, list(made))
+        _add(workspace.dataset(name) / DRAFT_FILE, list(decisions))
 
 
 def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
@@ -141,9 +144,10 @@ def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
     `default`: the decision about a clip that has none yet.
     """
     with _locked(workspace, name):
-        there = read_decisions(workspace, name)
-        before = [there.get(one) or default(one) for one in dict.fromkeys(ids)]
-        changed = [new for old in before if (new := update(old)) != old]
+        decisions = read_decisions(workspace, name)
+        current = [decisions.get(clip) or default(clip) for clip in dict.fromkeys(ids)]
+        updated = [(old, update(old)) for old in current]
+        changed = [new for old, new in updated if new != old]
         _add(workspace.dataset(name) / DRAFT_FILE, changed)
     return len(changed)
 
@@ -153,17 +157,17 @@ def _locked(workspace: Workspace, name: str) -> AbstractContextManager[None]:
                   f"Others have been deciding about {name!r} for {_LOCK_TIMEOUT_S:g} s.", "Try again.")
 
 
-def _add(path: Path, made: Sequence[ReviewDecision]) -> None:
-    for one in made:
-        if one.text is not None and not any(map(str.isalnum, one.text)):
-            raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
+def _add(path: Path, decisions: Sequence[ReviewDecision]) -> None:
+    for decision in decisions:
+        if decision.text is not None and not any(map(str.isalnum, decision.text)):
+            raise UserError(f"The text {decision.text!r} of {decision.id} has nothing to speak.",
                             "Write what is spoken, or exclude the clip.")
-    lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in made)
+    lines = "".join(json.dumps(asdict(decision), ensure_ascii=False) + "\n" for decision in decisions)
     append_text(path, lines)
 
 
 def index_of(workspace: Workspace, name: str) -> ClipIndex:
-    """The clips of the dataset `name`, the worst first; `UserError` where they were never measured."""
+    """The clips of the dataset `name`, the worst first; `UserError` if they were never measured."""
     return ClipIndex(workspace, manifest.load_card(workspace.dataset(name)).fingerprint)
 
 
@@ -206,19 +210,21 @@ def is_in(workspace: Workspace, name: str, clip: str) -> bool:
     """Whether a clip is in the dataset, or was excluded before; `UserError` when it is neither."""
     if index_of(workspace, name).clip(clip) is not None:
         return True
-    if any(there.id == clip for there, _ in excluded(workspace.dataset(name))):
+    if any(excluded_clip.id == clip for excluded_clip, _ in excluded(workspace.dataset(name))):
         return False
     raise UserError(f"{name!r} has no clip {clip!r}.", "Look its id up in the table.")
 
 
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:
     """Exclude clips from the next version; how many were not excluded already."""
-    return update_decisions(workspace, name, ids,
-                            lambda one: replace(one, included=False, reason=reason) if one.included else one)
+    def exclude_one(decision: ReviewDecision) -> ReviewDecision:
+        return replace(decision, included=False, reason=reason) if decision.included else decision
+
+    return update_decisions(workspace, name, ids, exclude_one)
 
 
 def exclude_kind(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> int:
-    """Exclude every clip with a finding of `kind`, or those where it is an error; how many are newly excluded."""
+    """Exclude every clip with a finding of `kind`, or only with errors; returns the number of newly excluded clips."""
     return exclude(workspace, name, _with(workspace, name, kind, errors_only=errors_only), kind)
 
 
@@ -228,31 +234,38 @@ def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
     if not fix:
         raise UserError(f"The finding {kind!r} cannot be repaired in the recording.",
                         f"Exclude these clips, or keep them. {', '.join(FIXES)} can be repaired.")
-    return update_decisions(workspace, name, _with(workspace, name, kind),
-                            lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
+
+    def add_fix(decision: ReviewDecision) -> ReviewDecision:
+        return decision if fix in decision.fixes else replace(decision, fixes=(*decision.fixes, fix))
+
+    return update_decisions(workspace, name, _with(workspace, name, kind), add_fix)
 
 
 def _with(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> list[str]:
     """The clips with a finding of `kind`."""
     index = index_of(workspace, name)
-    return [one.clip.id for one in index.page(0, index.count(kind), kind)
-            if not errors_only or any((each.kind, each.level) == (kind, ERROR) for each in one.findings)]
+    clips = index.page(0, index.count(kind), kind)
+    if errors_only:
+        clips = [indexed for indexed in clips
+                 if any((finding.kind, finding.level) == (kind, ERROR) for finding in indexed.findings)]
+    return [indexed.clip.id for indexed in clips]
 
 
 def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
     """Undo the decisions that were made about all clips with a finding of `kind` at once; how many clips changed."""
     fix = FIXES.get(kind, "")
 
-    def undone(one: ReviewDecision) -> ReviewDecision:
-        mine = not one.included and one.reason == kind
-        return replace(one, included=one.included or mine, reason="" if mine else one.reason,
-                       fixes=tuple(each for each in one.fixes if each != fix))
+    def undone(decision: ReviewDecision) -> ReviewDecision:
+        is_from_kind = not decision.included and decision.reason == kind
+        return replace(decision, included=decision.included or is_from_kind,
+                       reason="" if is_from_kind else decision.reason,
+                       fixes=tuple(fix_name for fix_name in decision.fixes if fix_name != fix))
 
     return update_decisions(workspace, name, list(read_decisions(workspace, name)), undone)
 
 
 def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
-    """What repairing `count` clips with a finding of `kind` would do; empty where it cannot be repaired."""
+    """The effect of a repair of `count` clips with a finding of `kind`; empty if no repair exists."""
     clips = f"{count:,} clip{'s' if count != 1 else ''}"
     if FIXES.get(kind) == TRIM:
         return f"Cut the silence at the ends of {clips} down to {EDGE_SILENCE_S:g} s."

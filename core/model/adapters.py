@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from peft import AdaLoraModel, LoraConfig
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
-PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
+PEFT_PREFIX = "base_model.model."  # prefix of the wrapped module's names in PeftModel
 _NAME = "default"
 _MARK = ".lora_"
-_RANDOM_VALUES = 1 << 16  # of the number that decides whether an element is dropped
+_RANDOM_VALUES = 1 << 16  # possible values of the number that decides whether an element is dropped
 _INITIAL_RANK_RATIO = 1.5  # AdaLoRA: rank at the start over the average rank at the end
 _FOREIGN_HINT = "Take a checkpoint that Lisan made, or merge these adapters into their base where they were made."
 _SETTABLE = frozenset((
@@ -49,7 +49,7 @@ class AdapterPlan:
     """The adapters to make. `steps` are those of the run, over which AdaLoRA reduces its ranks."""
 
     kind: AdapterKind
-    ranks: Mapping[str, int]  # by the last part of the names of the layers that are wrapped
+    ranks: Mapping[str, int]  # rank by the last part of the name of a wrapped layer
     dropout: float = 0.0
     scale: float = 2.0  # alpha over rank
     steps: int = 1
@@ -57,24 +57,31 @@ class AdapterPlan:
 
 def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -> AdapterPlan:
     """The adapters of `options`; `targets` are the names of the layers by part of the model."""
-    given = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp, "heads": options.adapter_rank_heads}
-    ranks = {part: options.adapter_rank if given.get(part) is None else given[part] or 0 for part in targets}
+    requested = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp,
+                 "heads": options.adapter_rank_heads}
+    ranks = {part: options.adapter_rank if requested.get(part) is None else requested[part] or 0 for part in targets}
     if not any(ranks.values()):
         raise UserError("The adapters have rank 0 in every part of the model: there would be none.",
                         "Give one part a rank above 0, or choose the scope `rows`, which has no adapters.")
+
+    # AdaLoRA moves ranks between layers, so parts cannot have ranks of their own.
     if options.adapter == "adalora" and len(set(ranks.values()) - {0}) > 1:
         listed = ", ".join(f"{part} {rank}" for part, rank in ranks.items())
         raise UserError(f"AdaLoRA allocates one budget of ranks over all layers; the options ask for: {listed}.",
                         "Leave the ranks of single parts empty, or 0 for no adapters there, or choose `lora`.")
-    return AdapterPlan(options.adapter, {name: ranks[part] for part, names in targets.items() for name in names
-                                         if ranks[part]}, options.adapter_dropout, options.adapter_scale,
-                       options.steps)
+
+    # Layers are found by the last part of their names.
+    rank_of_layer: dict[str, int] = {}
+    for part, names in targets.items():
+        if ranks[part]:
+            rank_of_layer |= dict.fromkeys(names, ranks[part])
+    return AdapterPlan(options.adapter, rank_of_layer, options.adapter_dropout, options.adapter_scale, options.steps)
 
 
 class Adapters:
     """The adapters of one training inside a module; disabled until `switch(True)`.
 
-    A module may have the adapters of several trainings, of which at most one is enabled. Only those with the default
+    A module may have adapters of several trainings, and at most one of these is enabled. Only those with the default
     name are trainable.
     """
 
@@ -87,19 +94,24 @@ class Adapters:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             tuner = (AdaLoraModel if adaptive else LoraModel)(module, config, adapter_name=name)
-        del module.peft_config  # else the next tuner of this module would share it
+        # Otherwise the next tuner of this module would share the configuration.
+        del module.peft_config
         self.module, self.config, self.name = module, config, name
         self.allocation = RankAllocation(tuner) if adaptive and name == _NAME else None
         self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer) and name in layer.scaling]
-        self._masks: dict[int, torch.Tensor] = {}  # by their length; a CUDA graph reads them where they are
+        self._masks: dict[int, torch.Tensor] = {}  # masks by length; a CUDA graph reads them in place
+
         for layer in self._layers:
-            if isinstance(dropout := layer.lora_dropout[name], nn.Dropout):  # at probability 0 peft has an identity
+            # At probability 0 peft has an identity.
+            dropout = layer.lora_dropout[name]
+            if isinstance(dropout, nn.Dropout):
                 layer.lora_dropout[name] = FastCpuDropout(dropout.p)
         if getattr(config, "use_dora", False):
             for layer in self._layers:
                 layer.lora_variant[name] = CachedNormDora()
         for path, value in module.named_parameters():
-            if ".ranknum." in path:  # AdaLoRA's counts, which peft unfreezes when it moves them to a GPU
+            # AdaLoRA's counts are no parameters to train, but peft unfreezes them when it moves them to a GPU.
+            if ".ranknum." in path:
                 value.requires_grad_(False)
         module.train(module.training)  # the new layers too
         self.on = False
@@ -112,12 +124,15 @@ class Adapters:
 
         rank = max(plan.ranks.values())
         if plan.kind == "adalora":
-            first = max(rank + 1, round(_INITIAL_RANK_RATIO * rank))
+            # AdaLoRA starts with more ranks than it ends with.
+            initial_rank = max(rank + 1, round(_INITIAL_RANK_RATIO * rank))
             return cls(module, AdaLoraConfig(
-                target_r=rank, init_r=first, lora_alpha=plan.scale * first, lora_dropout=plan.dropout,
+                target_r=rank, init_r=initial_rank, lora_alpha=plan.scale * initial_rank, lora_dropout=plan.dropout,
                 target_modules=list(plan.ranks), bias="none", total_step=plan.steps, orth_reg_weight=0.1,
                 tinit=plan.steps // 10, tfinal=plan.steps // 3, deltaT=max(1, plan.steps // 100),
             ), seed)
+
+        # Parts with another rank keep the same scale.
         lower = {name: other for name, other in plan.ranks.items() if other != rank}
         return cls(module, LoraConfig(
             r=rank, lora_alpha=plan.scale * rank, lora_dropout=plan.dropout, target_modules=list(plan.ranks),
@@ -133,18 +148,23 @@ class Adapters:
         with foreign.reading(folder / SETTINGS, _FOREIGN_HINT):
             adapters = cls(module, PeftConfig.from_pretrained(str(folder)), name=name)
         stored = tensor_files.read(folder / WEIGHTS, "Take another checkpoint.")
+        # The weights are copied only if all names and shapes agree.
         tensors = {name.removeprefix(PEFT_PREFIX): value for name, value in stored.items()}
-        own = adapters.tensors()
-        if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in tensors.items()}:
+        expected = adapters.tensors()
+        expected_shapes = {name: value.shape for name, value in expected.items()}
+        if expected_shapes != {name: value.shape for name, value in tensors.items()}:
             raise UserError(
-                f"The adapters in {folder} do not fit the model: {len(tensors)} tensors there, {len(own)} wanted.",
+                f"The adapters in {folder} do not fit the model: {len(tensors)} tensors there, {len(expected)} wanted.",
                 "They belong to another base model.",
             )
         with torch.no_grad():
-            for path, value in own.items():
+            for path, value in expected.items():
                 value.copy_(tensors[path])
-        for layer in adapters._layers:  # while the base's weights are still as they were loaded
-            if (variant := layer.lora_variant.get(name)) is not None:
+
+        # The norms of DoRA are computed while the base's weights are still as they were loaded.
+        for layer in adapters._layers:
+            variant = layer.lora_variant.get(name)
+            if variant is not None:
                 variant.scale(layer, name)
         return adapters
 
@@ -156,8 +176,8 @@ class Adapters:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The factors by their names in the module."""
-        own = re.compile(rf"{re.escape(_MARK)}.*\.{re.escape(self.name)}(\.|$)")
-        return {name: value for name, value in self.module.named_parameters() if own.search(name)}
+        factor_name = re.compile(rf"{re.escape(_MARK)}.*\.{re.escape(self.name)}(\.|$)")
+        return {name: value for name, value in self.module.named_parameters() if factor_name.search(name)}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The factors by peft's names, without the adapter's own."""
@@ -211,12 +231,12 @@ class Adapters:
     @contextmanager
     def enabled(self, on: bool) -> Iterator[None]:
         """Context in which these adapters are enabled or disabled."""
-        before = self.on
+        was_on = self.on
         self.switch(on)
         try:
             yield
         finally:
-            self.switch(before)
+            self.switch(was_on)
 
     @contextmanager
     def enabled_for_rows(self, rows: Sequence[bool]) -> Iterator[None]:
@@ -238,10 +258,12 @@ def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
     saved: list[torch.Tensor] = []
 
     def save(_module: nn.Module, _input: object, output: torch.Tensor) -> None:
-        saved[:] = [output.clone()]  # AdaLoRA adds to the base product in place
+        # The output is copied because AdaLoRA adds to the base product in place.
+        saved[:] = [output.clone()]
 
     def blend(_module: nn.Module, _input: object, output: torch.Tensor) -> torch.Tensor:
         plain = saved.pop()
+        # The batch may be a multiple of the mask's rows; the mask is then repeated.
         if len(plain) % len(mask):
             raise ValueError(f"a batch of {len(plain)} rows for a mask of {len(mask)}")
         switches = mask.repeat(len(plain) // len(mask)).reshape(-1, *[1] * (plain.dim() - 1))
@@ -268,24 +290,28 @@ def check_settings(folder: Path) -> None:
 
     path = folder / SETTINGS
     with foreign.reading(path, _FOREIGN_HINT):
-        given = foreign.read_json(path, 1 << 20)
-        kind = {"LORA": LoraConfig, "ADALORA": AdaLoraConfig}[given["peft_type"]]
+        settings = foreign.read_json(path, 1 << 20)
+        kind = {"LORA": LoraConfig, "ADALORA": AdaLoraConfig}[settings["peft_type"]]
         plain = kind(total_step=10, tinit=0, tfinal=0).to_dict() if kind is AdaLoraConfig else kind().to_dict()
-        for name, value in given.items():
+        for name, value in settings.items():
             if name not in _SETTABLE and value and value != plain.get(name):
                 raise UserError(f"{path} sets {name} to {str(value)[:60]!r}, which Lisan does not do.", _FOREIGN_HINT)
-        names = given["target_modules"]
+
+        names = settings["target_modules"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise TypeError("target_modules is not a list of names")
-        ranks = [given[name] for name in ("r", "init_r", "target_r") if given.get(name) is not None]
-        ranks += (given.get("rank_pattern") or {}).values() if kind is LoraConfig else ()
+
+        # A file could ask for ranks that need far more memory than its factors.
+        ranks = [settings[name] for name in ("r", "init_r", "target_r") if settings.get(name) is not None]
+        ranks += (settings.get("rank_pattern") or {}).values() if kind is LoraConfig else ()
         shapes = tensor_files.shapes(folder / WEIGHTS, _FOREIGN_HINT)
         stored = max((shape[0] for name, shape in shapes.items() if ".lora_A" in name and shape), default=0)
         for rank in ranks:
             if not isinstance(rank, int) or isinstance(rank, bool) or not 0 < rank <= max(stored, 8):
                 raise UserError(f"{path} asks for rank {str(rank)[:40]}; the stored factors have rank {stored}.",
                                 _FOREIGN_HINT)
-        for scale in (given["lora_alpha"], *(given.get("alpha_pattern") or {}).values()):
+        for scale in (settings["lora_alpha"], *(settings.get("alpha_pattern") or {}).values()):
+            # NaN fails this comparison too.
             if not 0 < float(scale) < 1e6:
                 raise UserError(f"{path} sets lora_alpha to {str(scale)[:40]}.", _FOREIGN_HINT)
 
@@ -317,11 +343,12 @@ class RankAllocation:
     def update(self, step: int) -> None:
         """Allocate ranks after `step` optimizer steps; the gradients of the last step must still exist."""
         config = self._tuner.peft_config[self._tuner.trainable_adapter_name]
-        config.rank_pattern = {name: kept.bool().tolist() for name, kept in self._kept.items()} or None
+        config.rank_pattern = {name: mask.bool().tolist() for name, mask in self._kept.items()} or None
         self._tuner.update_and_allocate(step)
-        found = config.rank_pattern or {}
-        self._kept = {name: torch.tensor(kept, dtype=torch.uint8) for name, kept in found.items()}
-        config.rank_pattern = None  # files have all directions, those set to zero too
+        rank_masks = config.rank_pattern or {}
+        self._kept = {name: torch.tensor(mask, dtype=torch.uint8) for name, mask in rank_masks.items()}
+        # Files hold all directions, including those set to zero.
+        config.rank_pattern = None
 
     def penalty(self) -> torch.Tensor:
         """AdaLoRA's orthogonality penalty: distance of the directions from orthogonality, the mean over the factors."""
@@ -343,9 +370,12 @@ class RankAllocation:
                 if not is_of_earlier_training(name))
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What the next call of `follow` depends on besides the adapters."""
+        """What the next call of `update` depends on besides the adapters."""
         parts = {_IMPORTANCE: self._allocator.exp_avg_ipt, _UNCERTAINTY: self._allocator.exp_avg_unc, _KEPT: self._kept}
-        return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
+        state: dict[str, torch.Tensor] = {}
+        for part, values in parts.items():
+            state |= {f"{part}/{name}": value for name, value in values.items()}
+        return state
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restore what `state` returned."""
@@ -357,9 +387,9 @@ class RankAllocation:
             if part == _KEPT:
                 self._kept[name] = value.cpu()
             else:
-                mine = self._allocator.exp_avg_ipt if part == _IMPORTANCE else self._allocator.exp_avg_unc
-                mine[name] = value.to(named[name].device)
-                self._allocator.ipt[name] = torch.zeros_like(mine[name])
+                averages = self._allocator.exp_avg_ipt if part == _IMPORTANCE else self._allocator.exp_avg_unc
+                averages[name] = value.to(named[name].device)
+                self._allocator.ipt[name] = torch.zeros_like(averages[name])
 
 
 class FastCpuDropout(nn.Dropout):
@@ -379,8 +409,8 @@ class FastCpuDropout(nn.Dropout):
         seed = int(torch.empty((), dtype=torch.int64).random_())
         words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
         numbers = torch.from_numpy(words.view(np.int16)[:x.numel()]).view(x.shape)
-        kept = torch.ge(numbers, dropped - _RANDOM_VALUES // 2, out=torch.empty_like(x))
-        return x * kept.mul_(_RANDOM_VALUES / (_RANDOM_VALUES - dropped))
+        mask = torch.ge(numbers, dropped - _RANDOM_VALUES // 2, out=torch.empty_like(x))
+        return x * mask.mul_(_RANDOM_VALUES / (_RANDOM_VALUES - dropped))
 
 
 class CachedNormDora:
@@ -403,34 +433,35 @@ class CachedNormDora:
         factors = module.lora_B[active_adapter](module.lora_A[active_adapter](module.lora_dropout[active_adapter](x)))
         bias = getattr(module.get_base_layer(), "bias", None)
         plain = result if bias is None else result - bias
-        made = self.scale(module, active_adapter) * (plain + factors * module.scaling[active_adapter])
-        return made if bias is None else made + bias
+        output = self.scale(module, active_adapter) * (plain + factors * module.scaling[active_adapter])
+        return output if bias is None else output + bias
 
     def scale(self, module, active_adapter: str) -> torch.Tensor:
         """(outputs,), with a gradient for the magnitude alone: the paper takes the norm as a constant."""
         return module.lora_magnitude_vector[active_adapter].weight / self._norms(self, module, active_adapter)
 
     def _cached_norms(self, module, active_adapter: str) -> torch.Tensor:
-        first, second = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
+        factor_a, factor_b = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
         weight = getattr(module.get_base_layer(), "weight", None)
         plain = weight if isinstance(weight, nn.Parameter) else None  # None once it is quantized
         kind = self._seen[3:] if plain is None else (plain.dtype,)
-        seen = (first._version, second._version, first.device, *kind)
+        seen = (factor_a._version, factor_b._version, factor_a.device, *kind)
         if self._norm is None or seen != self._seen:
             assert plain is not None, "the norms must be computed before the weights are quantized"
-            norm = _row_norms(plain, first, second, module.scaling[active_adapter])
+            norm = _row_norms(plain, factor_a, factor_b, module.scaling[active_adapter])
             if self._norm is None or self._norm.device != norm.device:
                 self._norm = norm
             else:
-                self._norm.copy_(norm)  # where it is: a CUDA graph reads it there
+                # A CUDA graph reads the norms in place.
+                self._norm.copy_(norm)
             self._seen = seen
         return self._norm
 
 
-def _row_norms(weight: torch.Tensor, first: torch.Tensor, second: torch.Tensor, scaling: float) -> torch.Tensor:
-    """Norms (outputs,) of the rows of `weight + scaling * second @ first`, in float32, without that matrix."""
+def _row_norms(weight: torch.Tensor, factor_a: torch.Tensor, factor_b: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Norms (outputs,) of the rows of `weight + scaling * factor_b @ factor_a`, in float32, without that matrix."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
-        plain, a, b = weight.detach().float(), first.detach().float(), second.detach().float()
+        plain, a, b = weight.detach().float(), factor_a.detach().float(), factor_b.detach().float()
         crossed = ((plain @ a.T) * b).sum(1)
         added = ((b @ (a @ a.T)) * b).sum(1)
         return (plain.square().sum(1) + 2 * scaling * crossed + scaling**2 * added).clamp(min=0).sqrt()

@@ -51,7 +51,7 @@ from data.front_end import FrontEnd
 from models.base import AdaptedDecoder, Family, Generated, LanguageModel, PreparedVoice, Sampling, Vocoder, Voice
 from models.registry import family as family_named
 
-_CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
+_CACHE_SHARE = 0.5  # share of free memory for the caches of texts that are generated together
 # Bytes of a batch's caches on a GPU, which other jobs may share. A certificate wants 8 GiB at most: with 6, eight of
 # its texts of 90 ids are generated together (5.6 GiB in float32).
 _MAX_GPU_CACHE = 6 * 2**30
@@ -81,7 +81,7 @@ class TTSModel:
 
     ref: str
     family: Family
-    name: str  # of the base model in the workspace
+    name: str  # name of the base model in the workspace
     base_folder: Path
     base_hash: str
     lm: LanguageModel
@@ -91,18 +91,18 @@ class TTSModel:
     decoder: AdaptedDecoder | None = None  # of the new languages
     scope: Scope | None = None
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
-    base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
+    base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # values of `changed`, with `keep_base`
     earlier_trainings: tuple[EarlierTraining, ...] = ()
     text_library: str = ""  # package that wrote out numbers of base languages in the training; empty: none, or unknown
 
     def text_library_note(self) -> str:
         """A sentence if numbers of base languages may be read differently than in the training; else empty."""
-        here = self.front_end.text_library
-        if self.text_library in ("", here):
+        installed = self.front_end.text_library
+        if self.text_library in ("", installed):
             return ""
         return (f"Numbers and signs of {', '.join(self.front_end.base_languages)} may be read differently than in the "
                 f"training: they were written out by {self.text_library} when {self.ref} was trained; here "
-                f"{here or 'no such package'} is installed.")
+                f"{installed or 'no such package'} is installed.")
 
     @contextmanager
     def adapters_for_batch(self, languages: Sequence[str]) -> Iterator[None]:
@@ -111,16 +111,16 @@ class TTSModel:
         The rows may need the adapters of one training or none (see `Adapters.enabled_for_rows`), but not of two.
         """
         of_rows = [self.adapters_of(language) for language in languages]
-        wanted = next((adapters for adapters in of_rows if adapters), None)
+        active = next((adapters for adapters in of_rows if adapters), None)
         enabled = [adapters is not None for adapters in of_rows]
-        if any(adapters not in (None, wanted) for adapters in of_rows):
+        if any(adapters not in (None, active) for adapters in of_rows):
             raise ValueError(f"the adapters of several trainings in one batch: {', '.join(dict.fromkeys(languages))}")
         with ExitStack() as stack:
-            for adapters in (self.adapters, *(one.adapters for one in self.earlier_trainings)):
-                if adapters is not None and adapters is not wanted and adapters.on:
+            for adapters in (self.adapters, *(training.adapters for training in self.earlier_trainings)):
+                if adapters is not None and adapters is not active and adapters.on:
                     stack.enter_context(adapters.enabled(False))
-            if wanted is not None:
-                stack.enter_context(wanted.enabled(True) if all(enabled) else wanted.enabled_for_rows(enabled))
+            if active is not None:
+                stack.enter_context(active.enabled(True) if all(enabled) else active.enabled_for_rows(enabled))
             yield
 
     def adapters_for(self, language: str) -> AbstractContextManager[None]:
@@ -137,71 +137,83 @@ class TTSModel:
                  vocoder: Vocoder | None = None) -> list[Generated]:
         """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
-        On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph;
-        the last batch to the size of those before it, whose graph and caches are there.
-        Texts that need different adapters do not share a batch; nor, where adapters are merged into the weights, do
-        those that need some and none.
+        On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph.
+        The last batch is padded to the size of those before it, whose graph and caches exist. Texts that need different
+        adapters do not share a batch. If adapters are merged into the weights, neither do texts with and without them.
         """
-        wanted = list(map(self.adapters_of, languages))
-        if not self.lm.merges_adapters and (first := next(filter(None, wanted), None)):
-            wanted = [adapters or first for adapters in wanted]
-        if len(groups := list(dict.fromkeys(wanted))) > 1:
+        adapters_by_text = list(map(self.adapters_of, languages))
+        first_adapters = next(filter(None, adapters_by_text), None)
+        if first_adapters is not None and not self.lm.merges_adapters:
+            adapters_by_text = [adapters or first_adapters for adapters in adapters_by_text]
+
+        # Each group of texts with the same adapters is generated by itself.
+        groups = list(dict.fromkeys(adapters_by_text))
+        if len(groups) > 1:
             by_index: dict[int, Generated] = {}
-            for adapters in groups:
-                own = [index for index, one in enumerate(wanted) if one is adapters]
-                made = self.generate([texts[index] for index in own], [languages[index] for index in own],
-                                     [voices[index] for index in own], sampling, vocoder)
-                by_index |= dict(zip(own, made, strict=True))
+            for group in groups:
+                members = [index for index, adapters in enumerate(adapters_by_text) if adapters is group]
+                results = self.generate([texts[index] for index in members], [languages[index] for index in members],
+                                        [voices[index] for index in members], sampling, vocoder)
+                by_index |= dict(zip(members, results, strict=True))
             return [by_index[index] for index in range(len(texts))]
-        longest, found = max(map(len, texts)), list[Generated]()
-        most, needed = self._batch_size(len(texts)), self.lm.decode_bytes(longest, sampling)
+
+        # Choose the largest batch whose caches fit into the free memory.
+        longest, generated = max(map(len, texts)), list[Generated]()
+        batch_size, needed = self._batch_size(len(texts)), self.lm.decode_bytes(longest, sampling)
         if self.device.type == "cuda":
-            most = min(most, 1 << max(1, _MAX_GPU_CACHE // needed).bit_length() - 1)
+            batch_size = min(batch_size, 1 << max(1, _MAX_GPU_CACHE // needed).bit_length() - 1)
         with self.adapters_for_batch(languages[:1]):
-            if not self._fits(most, longest, sampling):
-                self.lm.free_buffers()  # of other batches
-                most = self._fitting(needed, most)
+            if not self._fits(batch_size, longest, sampling):
+                self.lm.free_buffers()  # buffers of other batches
+                batch_size = self._fitting(needed, batch_size)
+
         freed = False  # whether one text ran out of memory, and gets another try
-        while rest := len(texts) - len(found):
-            count = min(most, rest)
-            size = most if found and self.device.type == "cuda" else self._batch_size(count)
-            chosen = [len(found) + min(index, count - 1) for index in range(size)]
+        while len(generated) < len(texts):
+            count = min(batch_size, len(texts) - len(generated))
+            padded = batch_size if generated and self.device.type == "cuda" else self._batch_size(count)
+            chosen = [len(generated) + min(index, count - 1) for index in range(padded)]
             out_of_memory = False
             try:
                 with self.adapters_for_batch([languages[index] for index in chosen]):
-                    found += self.lm.generate([texts[index] for index in chosen], [voices[index] for index in chosen],
-                                              sampling, vocoder)[:count]
+                    results = self.lm.generate([texts[index] for index in chosen], [voices[index] for index in chosen],
+                                               sampling, vocoder)
+                generated += results[:count]
             except torch.OutOfMemoryError:
                 if freed:
                     raise
                 out_of_memory = True
-            if out_of_memory:  # not inside `except`, because the traceback keeps the buffers alive
+
+            # This is not done inside `except`, because the traceback keeps the buffers alive.
+            if out_of_memory:
                 self.lm.free_buffers()
-                torch.cuda.empty_cache()  # else a small tensor can keep a large block reserved
+                # Otherwise a small tensor can keep a large block reserved.
+                torch.cuda.empty_cache()
                 freed = count == 1
-                most = 1 << max(0, (count - 1).bit_length() - 1)
+                batch_size = 1 << max(0, (count - 1).bit_length() - 1)
             else:
                 freed = False
-        return found
+        return generated
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling,
                vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
-        """`LanguageModel.stream`; where memory is short, the buffers of batches are freed.
+        """`LanguageModel.stream`; if memory is short, the buffers of batches are freed.
 
         The caller turns on the adapters of the text's language.
         """
         if not self._fits(1, len(text), sampling):
             self.lm.free_buffers()
-        first = None
+        first_chunk = None
         with suppress(torch.OutOfMemoryError):
             chunks = self.lm.stream(text, voice, sampling, vocoder)
-            first = next(chunks)
-        if first is None:  # not inside `except`, because the traceback keeps the buffers alive
+            first_chunk = next(chunks)
+
+        # This is not done inside `except`, because the traceback keeps the buffers alive.
+        if first_chunk is None:
             self.lm.free_buffers()
             torch.cuda.empty_cache()
             chunks = self.lm.stream(text, voice, sampling, vocoder)
-            first = next(chunks)
-        yield first
+            first_chunk = next(chunks)
+        yield first_chunk
         yield from chunks
 
     def _batch_size(self, count: int) -> int:
@@ -216,24 +228,25 @@ class TTSModel:
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
 
     def _fits(self, count: int, longest: int, sampling: Sampling) -> bool:
-        """Whether memory is free for what a batch of so many texts takes beyond the buffers that there are."""
+        """Whether memory is free for what a batch of so many texts takes beyond the existing buffers."""
         needed = self.lm.bytes_to_merge()
         if not self.lm.has_buffers(count, longest, sampling):
             needed += count * self.lm.decode_bytes(longest, sampling)
-        return not needed or (free := compute.free_bytes(self.device)) is None or needed <= _CACHE_SHARE * free
+        free = compute.free_bytes(self.device) if needed else None
+        return free is None or needed <= _CACHE_SHARE * free
 
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters of `language`, or None."""
-        for one in self.earlier_trainings:
-            if language in one.record.languages:
-                return one.adapters
+        for training in self.earlier_trainings:
+            if language in training.record.languages:
+                return training.adapters
         return self.adapters if self.scope == "full" or self.front_end.is_new(language) else None
 
     def decoder_of(self, language: str) -> AdaptedDecoder | None:
         """The adapted decoder of `language`; None where codes are decoded as in the base."""
-        for one in self.earlier_trainings:
-            if language in one.record.languages:
-                return one.decoder
+        for training in self.earlier_trainings:
+            if language in training.record.languages:
+                return training.decoder
         return self.decoder if self.front_end.is_new(language) else None
 
     @property
@@ -251,7 +264,7 @@ class TTSModel:
     def origin(self) -> Origin:
         """The identity of base, vocabulary and earlier trainings, to which rows and adapters belong."""
         return Origin(self.family.name, self.name, self.base_hash, self.front_end.prefix_size, self.front_end.size,
-                      self.front_end.fingerprint, tuple(one.record for one in self.earlier_trainings))
+                      self.front_end.fingerprint, tuple(training.record for training in self.earlier_trainings))
 
 
 def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
@@ -259,12 +272,12 @@ def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
     kind, _, name = ref.partition(":")
     if kind == "extension":
         return load_extension(workspace, name, device)
-    found = resolve(workspace, ref)
-    if found.kind == "base":
-        return load_base(workspace, found.name, device)
-    if found.kind == "export":
-        return load_export(found.folder, device)
-    return replace(load_checkpoint(workspace, found.folder, device), ref=ref)
+    reference = resolve(workspace, ref)
+    if reference.kind == "base":
+        return load_base(workspace, reference.name, device)
+    if reference.kind == "export":
+        return load_export(reference.folder, device)
+    return replace(load_checkpoint(workspace, reference.folder, device), ref=ref)
 
 
 def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
@@ -285,42 +298,49 @@ def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel
 
 def load_front_end(workspace: Workspace, name: str) -> FrontEnd:
     """The front-end of the base model `name`, or of a run or an export; see `catalog.resolve_model`."""
-    found = resolve_model(workspace, name)
-    if found.kind == "base":
-        return family_named(family_of(workspace, found.name)).load_front_end(found.folder)
-    return FrontEnd.load(found.folder / records.FRONT_END)
+    reference = resolve_model(workspace, name)
+    if reference.kind == "base":
+        return family_named(family_of(workspace, reference.name)).load_front_end(reference.folder)
+    return FrontEnd.load(reference.folder / records.FRONT_END)
 
 
 def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
     """The base model `name`, or a run or an export with all its languages frozen; see `catalog.resolve_model`."""
-    found = resolve_model(workspace, name)
-    if found.kind == "base":
-        return load_base(workspace, found.name, device)
-    if found.kind == "export":
-        check_export_files(found.folder)
-    elif (fault := records.find_damage(found.folder)) is not None:
-        raise UserError(fault, _other_checkpoint(found.folder))
-    record = model_info.record_of(found)
+    reference = resolve_model(workspace, name)
+    if reference.kind == "base":
+        return load_base(workspace, reference.name, device)
+    if reference.kind == "export":
+        check_export_files(reference.folder)
+    else:
+        fault = records.find_damage(reference.folder)
+        if fault is not None:
+            raise UserError(fault, _other_checkpoint(reference.folder))
+    record = model_info.record_of(reference)
+    # An extension needs an unchanged base, which scope `full` does not keep.
     if record.scope == "full":
         raise UserError(f"{name} was trained in scope 'full', which changed its base: it cannot be extended again.",
                         "Extend a model that was trained in scope `gated` or `rows`.")
-    front_end = FrontEnd.load(found.folder / records.FRONT_END)
+
+    front_end = FrontEnd.load(reference.folder / records.FRONT_END)
     languages = [code for code in front_end.languages
                  if front_end.is_new(code) and code not in record.origin.earlier_languages]
-    if found.kind == "export":
-        split = _split_export(found.folder, record.origin, device)
-        rows, source = split.rows, f"export:{found.name}"
+    if reference.kind == "export":
+        # The rows of the last training become an earlier training, which is frozen from now on.
+        split = _split_export(reference.folder, record.origin, device)
+        rows, source = split.rows, f"export:{reference.name}"
         del split
     else:
-        rows, source = tensor_files.read(found.folder / records.ROWS, "Take another checkpoint."), \
-            f"run:{found.name}@{found.step}"
-    base = model_before(workspace, record.origin, found.folder, device)
+        rows = tensor_files.read(reference.folder / records.ROWS, "Take another checkpoint.")
+        source = f"run:{reference.name}@{reference.step}"
+
+    # The base as it was before that training, with the training's rows and adapters added.
+    base = model_before(workspace, record.origin, reference.folder, device)
     training = EarlierTrainingRecord(",".join(languages), source, record.scope, record.dataset, front_end.size,
                           front_end.fingerprint, "")
-    model = _add_earlier_training(base, front_end, training, rows, found.folder)
-    *before, last = model.earlier_trainings
+    model = _add_earlier_training(base, front_end, training, rows, reference.folder)
+    *earlier, last = model.earlier_trainings
     last = replace(last, record=replace(training, frozen_hash=hash_tensors(base_tensors(model.lm.module))))
-    return replace(model, ref=source, earlier_trainings=(*before, last))
+    return replace(model, ref=source, earlier_trainings=(*earlier, last))
 
 
 def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
@@ -333,7 +353,8 @@ def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTS
 
 def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> TTSModel:
     """The model saved in a checkpoint's folder; `keep_base` keeps the base's values of its trained tensors."""
-    if (fault := records.find_damage(folder)) is not None:
+    fault = records.find_damage(folder)
+    if fault is not None:
         raise UserError(fault, _other_checkpoint(folder))
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
@@ -365,18 +386,24 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     record = read_export_record(folder)
     split = _split_export(folder, record.origin, device)
     lm, front_end, rows = split.lm, split.front_end, split.rows
+
+    # Base and front-end must be those of the record.
     base_hash = hash_tensors(lm.module.state_dict())
-    wanted = record.weights_hash or record.origin.base_hash
-    if base_hash != wanted or front_end.fingerprint != record.origin.fingerprint:
+    expected_hash = record.weights_hash or record.origin.base_hash
+    if base_hash != expected_hash or front_end.fingerprint != record.origin.fingerprint:
         raise UserError(
             f"{folder} does not hold the model that {EXPORT_RECORD} names: base {base_hash[:12]} there, "
-            f"{wanted[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
+            f"{expected_hash[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
             f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
+
     base = TTSModel(f"export:{record.name}", family_named(record.origin.family), record.origin.model, folder,
                     record.origin.base_hash, lm, _base_front_end(front_end), device,
                     text_library=record.text_library)
+
     base = _with_earlier_trainings(base, record.origin, folder)
+
+    # The rows of earlier trainings are stored twice, and must agree.
     for table in lm.text_tables:
         if not torch.equal(whole_table(lm.module, table), split.earlier[table]):
             raise UserError(f"The rows in {folder / records.EARLIER_TRAININGS} differ from those in the weights of the "
@@ -394,6 +421,8 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
     family = family_named(record.origin.family)
     plain, other = family.language_model_file(folder), folder / merged
     renamed = plain.with_name(f"{plain.name}.plain")
+
+    # The loader reads the file of the usual name, so the two change places for a moment.
     plain.rename(renamed)
     other.rename(plain)
     try:
@@ -403,6 +432,8 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
         renamed.rename(plain)
     base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, split.lm,
                     _base_front_end(split.front_end), device, text_library=record.text_library)
+
+    # Behind the base's rows come those of earlier trainings, then the new ones.
     rows = {rows_name(table): torch.cat([split.earlier[table][len(split.lm.module.get_parameter(table)):],
                                          split.rows[rows_name(table)]]) for table in split.lm.text_tables}
     return extend_model(base, split.front_end, rows)
@@ -425,7 +456,8 @@ def _split_export(folder: Path, origin: Origin, device: torch.device) -> _SplitE
         raise UserError(f"{folder} has {front_end.size} ids in its front-end and {lm.prefix_size} text rows.",
                         EXPORT_AGAIN_HINT)
     rows, earlier = {}, {}
-    for table in lm.text_tables:  # old and new rows apart, as in training
+    # Old and new rows are separate, as in training.
+    for table in lm.text_tables:
         owner, _, leaf = table.rpartition(".")
         values, tokens = lm.module.get_parameter(table).detach(), front_end.added_tokens()
         added = len(tokens_of_table(lm, table, tokens))
@@ -441,12 +473,12 @@ def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.T
                  frozen: bool = False) -> TTSModel:
     """`base` with the `rows` of each text table appended (see `extend_tables`); changes `base.lm` in place."""
     tokens = front_end.added_to(base.front_end)
-    wanted = {rows_name(table): len(tokens_of_table(base.lm, table, tokens)) for table in base.lm.text_tables}
-    found = {name: len(value) for name, value in rows.items()}
-    if found != wanted:
-        raise UserError(f"The new rows do not fit: {found} there, {wanted} wanted.",
+    expected = {rows_name(table): len(tokens_of_table(base.lm, table, tokens)) for table in base.lm.text_tables}
+    actual = {name: len(value) for name, value in rows.items()}
+    if actual != expected:
+        raise UserError(f"The new rows do not fit: {actual} there, {expected} wanted.",
                         "Make the extension again: python -m scripts.extend.")
-    extend_tables(base.lm.module, base.lm.text_tables, {name: rows[name].float().to(base.device) for name in wanted},
+    extend_tables(base.lm.module, base.lm.text_tables, {name: rows[name].float().to(base.device) for name in expected},
                   frozen=frozen)
     base.lm.assign_languages([token.id for token in front_end.added_tokens() if token.kind == "tag"])
     base.lm.module.eval()
@@ -455,9 +487,9 @@ def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.T
 
 def write_earlier_trainings(folder: Path, model: TTSModel) -> None:
     """Write the earlier trainings of `model` into `folder`, each into a subfolder of `EARLIER_TRAININGS`."""
-    for one in model.earlier_trainings:
-        for name, content in one.files.items():
-            path = resolve_inside(folder / records.EARLIER_TRAININGS, one.record.folder) / name
+    for training in model.earlier_trainings:
+        for name, content in training.files.items():
+            path = resolve_inside(folder / records.EARLIER_TRAININGS, training.record.folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
@@ -486,13 +518,19 @@ def _with_earlier_trainings(base: TTSModel, origin: Origin, folder: Path) -> TTS
     if origin.earlier_trainings:
         front_end = FrontEnd.load(folder / records.FRONT_END)
     for record in origin.earlier_trainings:
-        own = resolve_inside(folder / records.EARLIER_TRAININGS, record.folder)
-        rows = tensor_files.read(own / records.ROWS, "Make the extension again, or take another checkpoint.")
-        model = _add_earlier_training(model, front_end.up_to(record.languages[-1]), record, rows, own)
-    if origin.earlier_trainings and (found := hash_tensors(base_tensors(model.lm.module))) != model.frozen_hash:
+        training_folder = resolve_inside(folder / records.EARLIER_TRAININGS, record.folder)
+        rows = tensor_files.read(training_folder / records.ROWS,
+                                 "Make the extension again, or take another checkpoint.")
+        model = _add_earlier_training(model, front_end.up_to(record.languages[-1]), record, rows, training_folder)
+    if not origin.earlier_trainings:
+        return model
+
+    # The frozen tensors must be those that the training started from.
+    frozen_hash = hash_tensors(base_tensors(model.lm.module))
+    if frozen_hash != model.frozen_hash:
         languages = ", ".join(origin.earlier_languages)
         raise UserError(f"{folder / records.EARLIER_TRAININGS} does not hold the earlier trainings of the model "
-                        f"({languages}): {found[:12]} there, {model.frozen_hash[:12]} wanted.",
+                        f"({languages}): {frozen_hash[:12]} there, {model.frozen_hash[:12]} wanted.",
                         "Make the extension again, or take another checkpoint.")
     return model
 
@@ -528,7 +566,10 @@ def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = ""
         )
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
     model = extend_model(base, front_end, rows)
-    if rows_hash and (actual := hash_tensors(rows)) != rows_hash:
+
+    # The hash finds damage that the sizes do not show.
+    actual = hash_tensors(rows) if rows_hash else ""
+    if actual != rows_hash:
         raise UserError(f"{folder / records.ROWS} was changed or damaged: hash {actual[:12]} there, "
                         f"{rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
@@ -557,23 +598,27 @@ def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> T
 def load_changed_tensors(model: TTSModel, folder: Path, *, keep_base: bool) -> TTSModel:
     """Replace the base's tensors that a run in the scope `full` trained by their trained values."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
-    own = dict(model.lm.module.named_parameters())
-    if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
+    parameters = dict(model.lm.module.named_parameters())
+    wrong = [name for name, value in changed.items()
+             if name not in parameters or parameters[name].shape != value.shape]
+    if wrong:
         raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
                         f"such as {wrong[0]}.", "Take another checkpoint.")
-    kept = {name: own[name].detach().clone() for name in changed} if keep_base else {}
+    base_values = {name: parameters[name].detach().clone() for name in changed} if keep_base else {}
     for name, value in changed.items():
-        own[name].data = own[name].data.float().copy_(value)  # in memory of its own: products hang on its alignment
-    return replace(model, changed=tuple(changed), base_values=kept)
+
+        # Each tensor gets memory of its own: the speed and the rounding of products depend on its alignment.
+        parameters[name].data = parameters[name].data.float().copy_(value)
+    return replace(model, changed=tuple(changed), base_values=base_values)
 
 
 def _other_checkpoint(folder: Path) -> str:
     """The hint for a damaged checkpoint: the latest intact one beside it."""
-    others = [other for other in sorted(folder.parent.glob("step-*"), reverse=True)
-              if other != folder and records.find_damage(other) is None]
-    if not others:
+    intact = [checkpoint for checkpoint in sorted(folder.parent.glob("step-*"), reverse=True)
+              if checkpoint != folder and records.find_damage(checkpoint) is None]
+    if not intact:
         return f"There is no other intact checkpoint in {folder.parent}; start a new training."
-    step = records.read_record(others[0] / records.CHECKPOINT, CheckpointRecord).step
+    step = records.read_record(intact[0] / records.CHECKPOINT, CheckpointRecord).step
     run = folder.parent.parent.name
     return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and resume the run "
             f"from step {step}.")

@@ -1,4 +1,4 @@
-"""Precision of training and of synthesis: half precision where the hardware has it, for frozen weights too.
+"""Precision of training and of synthesis: half precision if the hardware has it, for frozen weights too.
 
 For synthesis on a CPU also where it only reads such weights faster.
 
@@ -42,7 +42,7 @@ class Precision:
                               cache_enabled=keep_casts)
 
     def cast(self, module: nn.Module, trained: Collection[str]) -> None:
-        """Keep in this precision what a checkpoint of `module` holds, but for the `trained` parameters."""
+        """Keep the tensors of a checkpoint of `module` in this precision, except for the `trained` parameters."""
         for name, value in module.state_dict(keep_vars=True).items():
             if name not in trained and not is_count(name) and value.is_floating_point():
                 value.data = value.data.to(self.dtype)
@@ -60,14 +60,14 @@ class Precision:
         return f"{self.name} ({self.reason})"
 
 
-def decide(asked: str, device: torch.device) -> Precision:
-    """`asked` is `auto` or the name of a type; one that the hardware would emulate is refused."""
+def decide(requested: str, device: torch.device) -> Precision:
+    """The precision `requested`: `auto`, or the name of a type; a type that the hardware would emulate is refused."""
     has, reason = _hardware(device)
-    dtype = next((dtype for dtype, name in _NAMES.items() if name == asked), has[0])
+    dtype = next((dtype for dtype, name in _NAMES.items() if name == requested), has[0])
     if dtype not in (*has, torch.float32):
         offered = " or ".join(f"`{name}`" for name in ("auto", *dict.fromkeys((_NAMES[has[0]], "float32"))))
-        raise UserError(f"There is no {asked} on this device: {reason}.", f"Choose the precision {offered}.")
-    return Precision(device.type, dtype, "asked for" if asked == "float32" else reason)
+        raise UserError(f"There is no {requested} on this device: {reason}.", f"Choose the precision {offered}.")
+    return Precision(device.type, dtype, "asked for" if requested == "float32" else reason)
 
 
 def _hardware(device: torch.device) -> tuple[tuple[torch.dtype, ...], str]:
@@ -78,32 +78,39 @@ def _hardware(device: torch.device) -> tuple[tuple[torch.dtype, ...], str]:
         return (*halves, torch.float32), f"compute capability {major}.{minor}"
     if device.type != "cpu":
         return (torch.float32,), f"not known for {device.type}"
-    found = [name for name in _CPU_FEATURES if compute.cpu_capabilities().get(name)]
-    best = (torch.bfloat16, torch.float32) if found else (torch.float32,)
-    return best, f"the processor has {found[0] if found else 'neither ' + ' nor '.join(_CPU_FEATURES)}"
+    features = [name for name in _CPU_FEATURES if compute.cpu_capabilities().get(name)]
+    best = (torch.bfloat16, torch.float32) if features else (torch.float32,)
+    return best, f"the processor has {features[0] if features else 'neither ' + ' nor '.join(_CPU_FEATURES)}"
 
 
-def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> str:
-    """Cast or quantize both for synthesis to the precision `asked` for, or the best for `auto`; returns a description.
+def apply_synthesis_precision(requested: str, model: TTSModel, vocoder: Vocoder) -> str:
+    """Cast or quantize both for synthesis to the precision `requested`, or the best for `auto`; returns a description.
 
     This cannot be undone: load the model again to prove anything. A CPU reads all weights for each code, so fewer bytes
-    are less time for few rows, also where it has to widen bfloat16; a small model gains nothing.
+    take less time for few rows, even if bfloat16 must be widened; a small model gains nothing.
     """
+
     module, device = model.lm.module, model.device
-    if asked == "auto" and sum(value.numel() for value in module.parameters()) < _LARGE:
+    if requested == "auto" and sum(value.numel() for value in module.parameters()) < _LARGE:
         return "float32 (the model is small)"
-    if asked == "int8":
+
+    if requested == "int8":
         if device.type != "cpu":
             raise UserError("8-bit weights are for the CPU; the device is CUDA.", "Choose the precision `auto`.")
         size = model.lm.quantize_("int8")
         return f"int8 weights, {size / 1e9:.2f} GB a step; the vocoder in float32"
-    if (device.type == "cpu" and asked != "float32" and torch.bfloat16 not in _hardware(device)[0]
+
+    # Without fast bfloat16 products, bfloat16 still halves the bytes that a step reads.
+    if (device.type == "cpu" and requested != "float32" and torch.bfloat16 not in _hardware(device)[0]
             and compute.reads_bfloat16_fast()):
         size = model.lm.quantize_("bfloat16")
         return f"bfloat16 weights, {size / 1e9:.2f} GB a step, computed in float32; the vocoder in float32"
-    chosen = decide(asked, device)
+
+    chosen = decide(requested, device)
     if chosen.dtype is torch.float32:
         return str(chosen)
+
+    # The weights are stored as the products read them; the vocoder follows.
     if device.type == "cpu":
         model.lm.quantize_("bfloat16")
     else:

@@ -51,10 +51,10 @@ class PrefixTable(nn.Module):
 
     def parts(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Rows and bias of the base, of each earlier training, and the new ones."""
-        found = [(self.weight, self.bias)]
-        found += [(self.get_buffer(f"earlier_{index}"), getattr(self, f"earlier_{index}_bias"))
+        blocks = [(self.weight, self.bias)]
+        blocks += [(self.get_buffer(f"earlier_{index}"), getattr(self, f"earlier_{index}_bias"))
                   for index in range(self.earlier_count)]
-        return found if self.new is None else [*found, (self.new, self.new_bias)]
+        return blocks if self.new is None else [*blocks, (self.new, self.new_bias)]
 
 
 class PrefixEmbedding(PrefixTable):
@@ -65,6 +65,7 @@ class PrefixEmbedding(PrefixTable):
         (prefix, _), *later = self.parts()
         embedded, start = F.embedding(ids.clamp(max=len(prefix) - 1), prefix), len(prefix)
         for number, (rows, _) in enumerate(later, 1):
+            # Each later part has the ids from `start` on; the last one reports ids beyond its rows.
             row_ids = (ids - start).clamp(min=0)
             if number < len(later):
                 row_ids = row_ids.clamp(max=len(rows) - 1)
@@ -113,6 +114,7 @@ def extend_tables(module: nn.Module, tables: tuple[str, ...], rows: Mapping[str,
         owner, (parent, _, own_name) = module.get_submodule(name), name.rpartition(".")
         bias, new_bias = getattr(owner, "bias", None), rows.get(f"{name}.bias")
         assert (bias is None) == (new_bias is None), f"{name} has a bias, and new rows without one, or the reverse"
+        # The first extension of a table replaces its module.
         if not isinstance(owner, PrefixTable):
             weight = module.get_parameter(table).data
             owner = PrefixEmbedding(weight) if isinstance(owner, nn.Embedding) else PrefixLinear(weight, bias)
@@ -155,7 +157,7 @@ def is_of_earlier_training(name: str) -> bool:
 
 
 _BASE_LAYERS = re.compile(r"(\.base_layer)+\.")  # repeated if the adapters of two trainings wrap a layer
-EARLIER_PREFIX = ".earlier_"  # in the names of rows and adapters of earlier trainings
+EARLIER_PREFIX = ".earlier_"  # prefix of the rows and adapters of earlier trainings
 
 
 def is_count(name: str) -> bool:

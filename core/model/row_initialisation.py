@@ -27,7 +27,7 @@ _SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
 _NOISE = {"mean": 0.1, "random": 1.0}  # around the mean of all rows, in standard deviations of the old ones
 DUPLICATE_NOISE = 0.02  # the same, for rows that would equal another
 _FIT_STEPS, _FIT_TEXTS, _WORDS, _LETTERS = 60, 4, 4, 5
-_FIT_LR = 0.1  # of the rows' standard deviation
+_FIT_LR = 0.1  # fraction of the rows' standard deviation
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class InitialRows:
     rows: dict[str, torch.Tensor]  # name -> (M, D), or (M,) of a bias, as the old rows' type
     spelled: tuple[str, ...]  # tokens that start from the base tokens that spell them
     fallen_back: tuple[str, ...]  # tokens that the base cannot spell: they start from the mean
-    tags: tuple[str, ...]  # from the mean of the base's tags
+    tags: tuple[str, ...]  # tags that start from the mean of the base's tags
     spellings: tuple[tuple[int, ...], ...] = ()  # old ids of each token's spelling; none for tags and what has none
 
 
@@ -45,11 +45,12 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
                  strategy: Initialisation, seed: int, language_table: str = "") -> InitialRows:
     """Rows for the tokens that `extended` adds to `base`, for each table of old rows (N, D), or (N,) of a bias.
 
-    Every table gets its rows from the same old ids; the `language_table` among them has a row a language, of which a
-    new one is a copy of the base's row of that language, or the mean of the base languages'. Raises `UserError` where
-    tables, base and extended do not belong together, with both sizes.
+    Every table gets its rows from the same old ids. The `language_table` among them has one row a language; the row of
+    a new language is a copy of the base's row of that language, or else the mean of the base languages' rows. Raises
+    `UserError` if tables, base and extended do not belong together, with both sizes.
     """
     extended.check_extends(base)
+
     of_languages = {name: old for name, old in tables.items() if name == language_table}
     tables = {name: old for name, old in tables.items() if name != language_table}
     for name, old in tables.items():
@@ -58,31 +59,41 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
                 f"{name} has {len(old)} rows, the base tokenizer {base.size} ids: they do not belong together.",
                 "Use the tokenizer that came with this model.",
             )
+
+    # The ids of a token's spelling are its sources in every table.
     tokens = extended.added_to(base)
     sources = [source_ids(token, base, strategy, extended.by_code[token.language].variant_of) for token in tokens]
     factors = [_factors(token, base) if strategy == "factored" else None for token in tokens]
     generator = torch.Generator().manual_seed(seed)
     noise = _NOISE.get(strategy, _NOISE["mean"])
     rows = {name: _rows(old, sources, factors, generator, noise) for name, old in tables.items()}
+
+    # The table of languages gets copies or means of the base's rows.
     for name, old in of_languages.items():
         languages = [base.language_rows(token.language) for token in tokens if token.kind == "tag"]
-        rows[name] = torch.stack([old.detach().float().cpu()[list(found)].mean(0) for found in languages]).to(old.dtype)
+        exact = old.detach().float().cpu()
+        rows[name] = torch.stack([exact[list(indices)].mean(0) for indices in languages]).to(old.dtype)
+
     return InitialRows(
         rows,
         spellings=tuple(tuple(ids) if token.kind != "tag" else () for token, ids in zip(tokens, sources, strict=True)),
-        spelled=tuple(t.text for t, ids in zip(tokens, sources, strict=True) if ids and t.kind != "tag"),
-        fallen_back=tuple(t.text for t, ids in zip(tokens, sources, strict=True)
-                          if not ids and t.kind != "tag" and strategy not in AROUND_THE_MEAN),
+        spelled=tuple(token.text for token, ids in zip(tokens, sources, strict=True) if ids and token.kind != "tag"),
+        fallen_back=tuple(token.text for token, ids in zip(tokens, sources, strict=True)
+                          if not ids and token.kind != "tag" and strategy not in AROUND_THE_MEAN),
         tags=tuple(token.text for token in tokens if token.kind == "tag"),
     )
 
 
 def _factors(token: NewToken, base: FrontEnd) -> tuple[list[int], list[int]] | None:
     """Old ids of the consonant and of the vowel of a syllable's one letter; None for all else."""
-    if token.kind == "tag" or len(token.text) != 1 or not (found := _SYLLABLE.fullmatch(romanise_by_order(token.text))):
+    if token.kind == "tag" or len(token.text) != 1:
         return None
-    consonant, vowel = ([one for one in base.spell_piece(base.cased(part))[0] if one != base.unknown_id]
-                        for part in found.groups())
+    syllable = _SYLLABLE.fullmatch(romanise_by_order(token.text))
+    if syllable is None:
+        return None
+    consonant, vowel = (base.spell_piece(base.cased(part))[0] for part in syllable.groups())
+    consonant = [index for index in consonant if index != base.unknown_id]
+    vowel = [index for index in vowel if index != base.unknown_id]
     return (consonant, vowel) if consonant and vowel else None
 
 
@@ -91,10 +102,9 @@ def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
           share: float) -> torch.Tensor:
     """New rows (M, D) for old rows (N, D), computed in float32 on the CPU; `share` of noise around the mean of all.
 
-    Biases (M,) have no noise, and may be equal: the rows that they belong to tell the tokens apart.
-
-    A syllable has the whole of what sets its consonant apart from the mean of all rows, and the whole of its vowel's;
-    the mean of the two would have half of each.
+    Biases (M,) have no noise, and may be equal: the rows that they belong to tell the tokens apart. A syllable has the
+    full difference of its consonant from the mean of all rows, and the full difference of its vowel; the mean of the
+    two would have half of each.
     """
     exact = old.detach().float().cpu()
     mean, spread = exact.mean(0), exact.std(0, correction=0).clamp(min=1e-6)
@@ -102,7 +112,8 @@ def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
     for index, ids in enumerate(sources):
         noise = torch.zeros(()) if is_bias else torch.randn(exact.shape[1], generator=generator) * spread
         rows[index] = exact[list(ids)].mean(0) if ids else mean + share * noise
-        if (pair := factors[index]) is not None:
+        pair = factors[index]
+        if pair is not None:
             rows[index] = sum(exact[list(part)].mean(0) for part in pair) - mean
     if is_bias:
         return rows.to(old.dtype)
@@ -111,10 +122,12 @@ def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
 
 def _separate_duplicates(rows: torch.Tensor, old: torch.Tensor, spread: torch.Tensor,
                          generator: torch.Generator) -> torch.Tensor:
-    """Add a little noise to each row that equals another, old or new, until none does."""
-    while (duplicates := _duplicates(rows, old)).any():
+    """Add a little noise to each row that equals another, old or new, until all differ."""
+    duplicates = _duplicates(rows, old)
+    while duplicates.any():
         noise = DUPLICATE_NOISE * spread * torch.randn(rows.shape, generator=generator)
         rows = torch.where(duplicates[:, None], (rows.float() + noise).to(rows.dtype), rows)
+        duplicates = _duplicates(rows, old)
     return rows
 
 
@@ -156,17 +169,22 @@ def fit_rows(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tenso
     if features is None:
         raise UserError("The rows cannot be fitted: the base model comes without a voice to read with.",
                         "Choose the start `romanised`.")
+
     conditioning, prefix = voice.conditioning if voice else features.conditioning, base.front_end.size
     model = extend_model(base, front_end, rows)
+
+    # Pseudo-texts to fit on, and unseen ones to measure on.
     rng = random.Random(seed)
     spelled = [prefix + index for index, ids in enumerate(spellings) if ids]
     texts = [_pseudo_text(rng, front_end, prefix, spelled, spellings) for _ in range(_FIT_STEPS * _FIT_TEXTS)]
     unseen = [_pseudo_text(rng, front_end, prefix, spelled, spellings) for _ in range(2 * _FIT_TEXTS)]
+
+    # Only the rows of the text embedding are trained.
     table = model.lm.module.get_parameter(parameter_name(model.lm.text_tables[0]))
     table.requires_grad_(True)
     start, scale = table.detach().clone(), float(table.detach().std().clamp(min=1e-6))
     optimizer = torch.optim.Adam([table], lr=_FIT_LR * scale)
-    before = _measured(model, unseen, conditioning)
+    base_distance = _measured(model, unseen, conditioning)
     for step in range(_FIT_STEPS):
         optimizer.param_groups[0]["lr"] = _FIT_LR * scale * (1 - step / _FIT_STEPS)
         optimizer.zero_grad()
@@ -174,12 +192,14 @@ def fit_rows(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tenso
         optimizer.step()
         progress(step + 1, _FIT_STEPS)
     table.requires_grad_(False)
-    after = _measured(model, unseen, conditioning)
-    if after >= before:
+    fitted_distance = _measured(model, unseen, conditioning)
+
+    # Rows that do not generalise to unseen pseudo-texts are dropped.
+    if fitted_distance >= base_distance:
         table.data.copy_(start)
-    found = {name: value.detach().to(rows[name]).clone()
+    fitted = {name: value.detach().to(rows[name]).clone()
              for name, value in new_rows(model.lm.module, model.lm.text_tables).items()}
-    return FittedRows(found, before, min(before, after))
+    return FittedRows(fitted, base_distance, min(base_distance, fitted_distance))
 
 
 def _pseudo_text(rng: random.Random, front_end: FrontEnd, prefix: int, spelled: Sequence[int],
@@ -202,9 +222,9 @@ def _distance(model: TTSModel, texts: Sequence[_PseudoText], conditioning: Mappi
     """Mean squared distance of the states, relative to the squared states of the spelling."""
     with torch.no_grad():
         spelled = model.lm.text_hidden_states([_sample(text.old, conditioning) for text in texts])
-    wanted = torch.cat([states[text.ends] for states, text in zip(spelled, texts, strict=True)])
+    target = torch.cat([states[text.ends] for states, text in zip(spelled, texts, strict=True)])
     seen = torch.cat(model.lm.text_hidden_states([_sample(text.new, conditioning) for text in texts]))
-    return (seen - wanted).square().sum() / wanted.square().sum()
+    return (seen - target).square().sum() / target.square().sum()
 
 
 @torch.no_grad()

@@ -18,20 +18,26 @@ from config.errors import UserError
 
 _TYPES = {torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16",
           torch.bfloat16: "BF16", torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
-_ORDER = list(_TYPES)  # of tensors in a file, the last first, so that each begins at a multiple of its item size
+_ORDER = list(_TYPES)
+"""The order of tensors in a file, from last to first, so that each begins at a multiple of its item size."""
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write `tensors` by name, one after the other, the bytes of `serialize`. A failing disk raises `OSError`."""
+    # Large types come first, so that each tensor begins at a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-_ORDER.index(tensors[name].dtype), name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name in names:
         value = tensors[name]
-        header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape),
-                        "data_offsets": [start, start := start + value.nbytes]}
+        end = start + value.nbytes
+        header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+        start = end
+
+    # The header of a safetensors file is padded to eight bytes.
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+
     path.unlink(missing_ok=True)  # not emptied: the tensors may lie in it, as `read` maps files
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)

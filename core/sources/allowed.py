@@ -41,14 +41,17 @@ def check_value(value: object) -> None:
         return
     if not isinstance(value, str):
         return
-    prefix, _, rest = value.strip().partition(":")
-    for text in (value, rest) if prefix in ("folder", "hub") else (value,):
+
+    # A value such as `folder:PATH` is checked with and without its prefix.
+    prefix, _, path_part = value.strip().partition(":")
+    for text in (value, path_part) if prefix in ("folder", "hub") else (value,):
         path = text.strip()
         if "/" in path and len(path) > confinement.LONGEST_PATH and "\n" not in path and path[0] in "/.~":
             raise UserError(f"{path[:60]!r} and so on has {len(path)} characters; a path has at most "
                             f"{confinement.LONGEST_PATH}.", "Give a shorter path.")
         if not ("/" in path or path.startswith("~")) or len(path) > confinement.LONGEST_PATH:
             continue
+        # What cannot be a path is an ordinary text.
         with suppress(OSError, RuntimeError, ValueError):
             if Path(path).expanduser().exists():
                 confinement.check(path, links=False)
@@ -68,7 +71,7 @@ def check_address(host: str, trusted: str = "") -> None:
 
 
 def _checked_addresses(host: str, port: int | None, trusted: str) -> list[str]:
-    """The addresses of `host`, all of which may be asked; `OSError` if the name is not known."""
+    """The addresses of `host`, if all are allowed; `OSError` if the name is not known."""
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     for address in addresses:
@@ -103,13 +106,15 @@ def _reached(address: ipaddress.IPv4Address | ipaddress.IPv6Address,
         return [address]
     number = int(address)
     last = ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    if address in _LOCAL_NAT64:  # the prefix has 48, 56, 64 or 96 bits, and bits 64 to 71 are left out (RFC 6052)
+    # The prefix has 48, 56, 64 or 96 bits, and bits 64 to 71 are left out (RFC 6052).
+    if address in _LOCAL_NAT64:
         without_octet = (number >> 64) << 56 | (number & (1 << 56) - 1)  # 120 bits
         return [last, *(ipaddress.IPv4Address(without_octet >> (120 - length - 32) & 0xFFFFFFFF)
                         for length in (48, 56, 64))]
     if any(address in network for network in _EMBEDDING) and number > 1:
         return [last]
     reached: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [address]
+    # 6to4 and Teredo addresses carry IPv4 addresses too.
     if address.sixtofour:
         reached.append(address.sixtofour)
     if address.teredo:
@@ -153,6 +158,7 @@ def _checked_backend() -> Any:
                 addresses = _checked_addresses(host, port, self._trusted)
             except (OSError, UnicodeError) as error:
                 raise httpcore2.ConnectError(str(error)) from error
+            # All addresses were checked; only the last one may raise.
             for address in addresses[:-1]:
                 with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                     return super().connect_tcp(address, port, *arguments, **named)

@@ -34,8 +34,8 @@ from data.importers.rows import AUDIO_SUFFIXES, TEXT_SUFFIXES, SkippedRow, is_au
 from data.importers.sidecars import walk_folders
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
-TABLE_SUFFIXES = (".parquet", ".arrow")  # with recordings inside
-_BARE = ("text", "segments", "utt2spk", "prompts", "prompts-original")  # of Kaldi and VoxForge
+TABLE_SUFFIXES = (".parquet", ".arrow")  # tables with recordings inside
+_BARE = ("text", "segments", "utt2spk", "prompts", "prompts-original")  # names in Kaldi and VoxForge
 _SPARE_BYTES = 200_000_000  # bytes left free
 _MAX_MEMBERS = 2_000_000
 _MAX_EXPANSION, _ALWAYS_ALLOWED = 200, 500_000_000  # times the archive's size, beyond so many bytes
@@ -91,9 +91,11 @@ def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback 
                 _tar(Path(readable), unpacking)
     except foreign.DamagedFile as error:
         raise UserError(f"{path.name} is damaged or no archive that Lisan opens: {error.__cause__}.", hint) from error
-    if unpacking.others:  # files that are of no use here, as one entry
-        more = f" and {unpacking.others - 1} more" if unpacking.others > 1 else ""
-        unpacking.skipped.append(SkippedRow(f"{path.name}: {unpacking.other}{more}", "no recording, text or table"))
+    # Files that are of no use here are reported as one entry.
+    if unpacking.other_files:
+        others_note = f" and {unpacking.other_files - 1} more" if unpacking.other_files > 1 else ""
+        location = f"{path.name}: {unpacking.other}{others_note}"
+        unpacking.skipped.append(SkippedRow(location, "no recording, text or table"))
     return unpacking.skipped
 
 
@@ -107,35 +109,38 @@ class _Unpacking:
     on_block: BlockCallback
     texts_only: bool = False
     skipped: list[SkippedRow] = field(default_factory=list)
-    written: int = 0
+    written_bytes: int = 0
     members: int = 0
-    others: int = 0  # files of no use here
+    other_files: int = 0  # files of no use here
     other: str = ""  # the first of them
 
     def wanted(self, name: str, size: int) -> Path | None:
-        """The path for the member `name`; None, with its reason noted, where it is skipped."""
+        """The path for the member `name`; None for a skipped one, whose reason is noted."""
         self.members += 1
+        # A limit on the number stops archives of very many tiny files.
         if self.members > _MAX_MEMBERS:
             raise UserError(f"{self.archive.name} has more than {_MAX_MEMBERS} files.", "Pack it in parts.")
         if not self.texts_only:
             self.check(size, name)
         inside = path_inside(name)
         if isinstance(inside, str):
-            if inside != _HIDDEN:  # such as macOS's `__MACOSX/._a.wav`, which nobody packed
+            # Nobody packed files such as macOS's `__MACOSX/._a.wav` on purpose.
+            if inside != _HIDDEN:
                 self.skip(name, inside)
             return None
         lower = inside.name.lower()
+        # Only files that an import can read are unpacked.
         if lower.endswith(SUFFIXES):
             self.skip(name, "is an archive within the archive; unpack it and give it by itself")
             return None
         if not lower.endswith((*AUDIO_SUFFIXES, *TEXT_SUFFIXES, *TABLE_SUFFIXES)) and lower not in _BARE:
-            self.others += 1
+            self.other_files += 1
             self.other = self.other or printable(name)
             return None
         return self.folder.joinpath(inside)
 
-    def check(self, more: int, name: str) -> None:
-        if self.written + more > self.room:
+    def check(self, size: int, name: str) -> None:
+        if self.written_bytes + size > self.room:
             raise UserError(
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
                 f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
@@ -147,19 +152,24 @@ class _Unpacking:
         if len(self.skipped) < _MAX_NAMED:
             self.skipped.append(SkippedRow(f"{self.archive.name}: {printable(name[:200])}", reason))
         else:
-            self.others += 1
+            self.other_files += 1
 
     def write(self, name: str, target: Path, source: IO[bytes]) -> None:
         """Copy a member; its real bytes are counted, not those that the archive claims."""
+        is_skipped = self.texts_only and is_audio(target.name)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "xb") as writing:
-                while not (self.texts_only and is_audio(target.name)) and (block := source.read(BLOCK_BYTES)):
+                while not is_skipped:
+                    block = source.read(BLOCK_BYTES)
+                    if not block:
+                        break
                     self.check(len(block), name)
-                    self.written += len(block)
+                    self.written_bytes += len(block)
                     writing.write(block)
                     self.on_block(len(block), name)
         except (FileExistsError, NotADirectoryError):
+            # A file stands where a folder is needed, or the other way round.
             inside = target.relative_to(self.folder)
             file = next((str(place) for place in inside.parents if (self.folder / place).is_file()), "")
             self.skip(name, f"lies in {printable(file)}, which is a file there too; rename one of the two" if file
@@ -178,7 +188,8 @@ def path_inside(name: str) -> PurePosixPath | str:
         return "is no name of a file"
     if any(part.startswith((".", "__MACOSX")) for part in pure.parts):
         return _HIDDEN
-    if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in name):  # a TAR's name that is not UTF-8: shown as a ZIP's is
+    # A name in a TAR that is not UTF-8 is shown as in a ZIP.
+    if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in name):
         pure = PurePosixPath(str(pure).encode("utf-8", "surrogateescape").decode("cp437"))
     return PurePosixPath(str(pure).encode("utf-8", "replace").decode())
 
@@ -188,6 +199,7 @@ def _zip(path: Path, to: _Unpacking) -> None:
         if not to.texts_only:
             to.check(sum(info.file_size for info in archive.infolist()), "all its files")
         for info in archive.infolist():
+            # The upper bits are the Unix mode, if the packer wrote one.
             kind = stat.S_IFMT(info.external_attr >> 16)
             if info.is_dir():
                 continue
@@ -195,9 +207,11 @@ def _zip(path: Path, to: _Unpacking) -> None:
                 to.skip(info.filename, "is a link or device, which is not followed")
             elif info.flag_bits & 1:
                 to.skip(info.filename, "is encrypted")
-            elif (target := to.wanted(info.filename, info.file_size)) is not None:
-                with _named(info.filename, target, to), archive.open(info) as source:
-                    to.write(info.filename, target, source)
+            else:
+                target = to.wanted(info.filename, info.file_size)
+                if target is not None:
+                    with _named(info.filename, target, to), archive.open(info) as source:
+                        to.write(info.filename, target, source)
 
 
 @contextmanager
@@ -220,10 +234,12 @@ def _tar(path: Path, to: _Unpacking) -> None:
                 continue
             if not member.isreg():
                 to.skip(member.name, "is a link or device, which is not followed")
-            elif (target := to.wanted(member.name, member.size)) is not None:
-                source = archive.extractfile(member)
-                assert source is not None
-                to.write(member.name, target, source)
+            else:
+                target = to.wanted(member.name, member.size)
+                if target is not None:
+                    source = archive.extractfile(member)
+                    assert source is not None
+                    to.write(member.name, target, source)
             archive.members = []  # it would remember each
 
 
@@ -238,7 +254,8 @@ class _Bounded:
         self._file: IO[bytes] = next(opener for mark, opener in openers if magic.startswith(mark))(path, "rb")
         self._to = to
         self._read = 0
-        self._most = to.room + max(to.room // 10, 100_000_000)  # heads and padding come on top
+        # Headers and padding come on top of the content.
+        self._most = to.room + max(to.room // 10, 100_000_000)
 
     def read(self, size: int) -> bytes:
         block = self._file.read(size)

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 from config import foreign
@@ -57,9 +58,9 @@ class DownloadRequest:
     name: str
     revision: str = ""  # branch, tag or commit of its own repository; empty is the one that was tested
     home: Path | None = None  # the folder to store it in; None is `models`
-    licences: tuple[str, ...] = ()  # that were accepted, by name
+    licences: tuple[str, ...] = ()  # names of the licences that were accepted
     accept_unknown: tuple[str, ...] = ()  # files that are accepted although they are not the published ones
-    read_shapes: Callable[[Path], Shapes] | None = None  # of the tensors in a file; None: shapes are not compared
+    read_shapes: Callable[[Path], Shapes] | None = None  # tensors of a file; None: shapes are not compared
 
     @property
     def wanted_revision(self) -> str:
@@ -83,7 +84,7 @@ class UnknownFilesError(UserError):
 
 def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, reporter: Reporter,
                    retry: RetryPolicy = RetryPolicy()) -> Result:  # noqa: B008  a frozen value
-    """Put the model of the hub into `models/NAME`; one that is there is verified and repaired."""
+    """Download the model from the hub into `models/NAME`; an existing one is verified and repaired."""
     target = resolve_inside(request.home or workspace.models, request.name)
     try:
         with partial_folder(target) as partial:
@@ -119,7 +120,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _HubDownload:
-    """One download of a variant. `partial` holds what is not whole yet."""
+    """One download of a variant. `partial` has the incomplete files."""
 
     request: DownloadRequest
     target: Path
@@ -135,14 +136,18 @@ class _HubDownload:
             files, commits = self._look_up()
             _require_known(request, published.check_files(
                 variant, {path: file.expected for path, file in files.items()}))
-            here = self._write_plan(commits, files)
+            stored_bytes = self._write_plan(commits, files)
+
+        # The plan is announced before the first byte is fetched.
         total = sum(file.expected.size for file in files.values())
-        check_disk(self.target.parent, total - here, f"{request.family.title} ({variant.title})")
-        kept = f", of which {size_text(here)} are here already" if here else ""
+        check_disk(self.target.parent, total - stored_bytes, f"{request.family.title} ({variant.title})")
+        stored_note = f", of which {size_text(stored_bytes)} are here already" if stored_bytes else ""
         line = (f"{variant.repository} at {commits[variant.repository][:12]} ({request.family.licence}): "
-                f"{len(files)} files, {size_text(total)}{kept}.")
+                f"{len(files)} files, {size_text(total)}{stored_note}.")
         self.reporter.emit(Plan((line, *licence_lines(variant)),
-                                {"files": len(files), "bytes": total, "bytes_here": here}))
+                                {"files": len(files), "bytes": total, "bytes_here": stored_bytes}))
+
+        # A file is accepted by its content: names and sizes alone prove nothing.
         fetched = self._download(files)
         check = published.check_files(variant, fetched, lambda path: self.partial / path, request.read_shapes)
         _require_known(request, check)
@@ -150,13 +155,16 @@ class _HubDownload:
         record = ModelRecord(request.family.name, variant.name, variant.repository, commits[variant.repository],
                              request.wanted_revision, fetched, companions, licences=request.licences,
                              accepted_unknown=tuple(file.path for file in check.unknown))
+
+        # The folder takes its name when all files are on the disk.
         write_record(self.partial / MODEL_RECORD, record)
         for name in record.files:
             fsync_path(self.partial / name)
         self.partial.rename(self.target)
         for name in (PLAN, LOCK):
             (self.target / name).unlink(missing_ok=True)
-        return _result(record, self.target, f"fetched, {check.note if check.unknown else 'verified'}", total - here)
+        outcome = f"fetched, {check.note if check.unknown else 'verified'}"
+        return _result(record, self.target, outcome, total - stored_bytes)
 
     def repair(self) -> Result:
         """Check each file of the model, and fetch the damaged ones at the commit that the model came from."""
@@ -164,6 +172,8 @@ class _HubDownload:
         if not faults:
             self._write_plan({}, {})
             return _result(record, self.target, "already there, verified", 0)
+
+        # Only the damaged files are fetched again, from the commit that they came from.
         files = {path: self._origin(record, path) for path in faults}
         if not all(file.commit for file in files.values()):
             raise UserError(" ".join(faults.values()),
@@ -184,17 +194,21 @@ class _HubDownload:
 
         The commits are those of an earlier download, if there was one.
         """
-        request, before = self.request, _Plan.read(self.partial / PLAN)
-        wanted = (request.variant.name, request.wanted_revision)
-        pinned = before.commits if before and (before.variant, before.requested_revision) == wanted else {}
+        request, plan = self.request, _Plan.read(self.partial / PLAN)
+        requested = (request.variant.name, request.wanted_revision)
+        pinned = plan.commits if plan and (plan.variant, plan.requested_revision) == requested else {}
         files: dict[str, RemoteFile] = {}
         commits: dict[str, str] = {}
+
+        # A download that was interrupted continues at its commit, even if the repository has moved on.
         for part in request.variant.parts:
-            own = bool(request.revision) and part.repository == request.variant.repository
-            revisions = [request.revision] if own else [part.revision, "main"]
-            found = self._list(part.repository, [pinned.get(part.repository, revisions[0]), *revisions])
-            commits[part.repository] = found.commit
-            files |= _first_of_each(part, found)
+            # Files of a companion repository come from its own revision.
+            is_pinned = bool(request.revision) and part.repository == request.variant.repository
+            revisions = [request.revision] if is_pinned else [part.revision, "main"]
+            listing = self._list(part.repository, [pinned.get(part.repository, revisions[0]), *revisions])
+            commits[part.repository] = listing.commit
+            files |= _first_of_each(part, listing)
+        # Some hubs give no hashes.
         for file in files.values():
             if not file.expected.hashed:
                 message = f"{self.hub.host} gives no hash of {file.name}; only its size can be checked."
@@ -203,53 +217,58 @@ class _HubDownload:
 
     def _list(self, repository: str, revisions: Sequence[str]) -> RepositoryFiles:
         """The files at the first of `revisions` that the repository has."""
-        first, *others = dict.fromkeys(revisions)
+        revision, *later_revisions = dict.fromkeys(revisions)
         try:
-            return list_repository(self.hub, repository, first, self.reporter, self.retry)
+            return list_repository(self.hub, repository, revision, self.reporter, self.retry)
         except NoRevision:
-            if not others:
+            if not later_revisions:
                 raise
-            self.reporter.emit(WarningRaised(f"{repository} no longer has {first[:12]}, at which this download "
-                                             f"started or was tested; it continues with {others[0][:12]}, and fetches "
-                                             "again what differs."))
-            return self._list(repository, others)
+            self.reporter.emit(WarningRaised(f"{repository} no longer has {revision[:12]}, at which this download "
+                                             f"started or was tested; it continues with {later_revisions[0][:12]}, "
+                                             "and fetches again what differs."))
+            return self._list(repository, later_revisions)
 
     def _write_plan(self, commits: dict[str, str], files: Mapping[str, RemoteFile]) -> int:
-        """Write the plan, and delete what is there of other files or other content; the bytes that stay.
+        """Write the plan, and delete other files and files with other content; returns the bytes that stay.
 
         Without files everything is deleted, the plan too.
         """
-        before = _Plan.read(self.partial / PLAN)
-        known = before.files if before else {}
-        wanted = {path: file.expected for path, file in files.items()}
-        here = 0
-        for found in sorted(self.partial.rglob("*"), reverse=True):  # what lies in a folder comes before it
-            path = found.relative_to(self.partial).as_posix()
-            if found.is_dir():
-                with suppress(OSError):  # it is not empty
-                    found.rmdir()
+        plan_before = _Plan.read(self.partial / PLAN)
+        plan_files = plan_before.files if plan_before else {}
+        expected_files = {path: file.expected for path, file in files.items()}
+        kept_bytes = 0
+
+        # Entries in a folder come before it, so that a folder can be removed once it is empty.
+        for entry in sorted(self.partial.rglob("*"), reverse=True):
+            path = entry.relative_to(self.partial).as_posix()
+            if entry.is_dir():
+                with suppress(OSError):  # the folder is not empty
+                    entry.rmdir()
             elif path not in (PLAN, LOCK):
-                size, expected = found.stat().st_size, wanted.get(path)
-                if expected is None or known.get(path) != expected or size > expected.size:
-                    found.unlink()
+                size, expected = entry.stat().st_size, expected_files.get(path)
+                if expected is None or plan_files.get(path) != expected or size > expected.size:
+                    entry.unlink()
                 else:
-                    here += size
+                    kept_bytes += size
+
         if files:
-            plan = _Plan(self.request.variant.name, self.request.wanted_revision, commits, wanted)
+            plan = _Plan(self.request.variant.name, self.request.wanted_revision, commits, expected_files)
             write_json(self.partial / PLAN, asdict(plan))
         else:
             (self.partial / PLAN).unlink(missing_ok=True)
-        return here
+        return kept_bytes
 
     def _download(self, files: Mapping[str, RemoteFile]) -> dict[str, ExpectedFile]:
         """Complete each file in `partial`; their sizes and hashes."""
         hashers = {}
-        if there := {path: file for path, file in files.items() if (self.partial / path).is_file()}:
+        # Bytes on the disk are hashed once, so that each download continues them.
+        stored = {path: file for path, file in files.items() if (self.partial / path).is_file()}
+        if stored:
             with stage(self.reporter, "check what is here"):
-                size = sum((self.partial / path).stat().st_size for path in there)
+                size = sum((self.partial / path).stat().st_size for path in stored)
                 progress = DownloadProgress(self.reporter, size)
                 hashers = {path: hash_with_progress(self.partial / path, file.expected, progress.add)
-                           for path, file in there.items()}
+                            for path, file in stored.items()}
         with stage(self.reporter, "download"):
             progress = DownloadProgress(self.reporter, sum(file.expected.size for file in files.values()),
                                         sum(hasher.size for hasher in hashers.values()))
@@ -262,7 +281,7 @@ class _HubDownload:
             return fetched
 
     def _origin(self, record: ModelRecord, path: str) -> RemoteFile:
-        """Where a file of a model came from, as published; the commit is empty where that is not known."""
+        """The published file of the hub behind a file of a model; its commit is empty if it is not known."""
         part, name = self.request.variant.origin(path)
         commit = record.revision if part.repository == record.repository else record.companions.get(part.repository, "")
         return RemoteFile(part.repository, commit, name, record.originals.get(path, record.files[path]))
@@ -276,18 +295,18 @@ def licence_lines(chosen: ModelVariant) -> tuple[str, ...]:
         f"{licence.terms} {licence.url}" for licence in chosen.licences)
 
 
-def _first_of_each(part: RepositoryPart, found: RepositoryFiles) -> dict[str, RemoteFile]:
-    """The files of `part` by their paths: of each choice the first that the repository has."""
+def _first_of_each(part: RepositoryPart, listing: RepositoryFiles) -> dict[str, RemoteFile]:
+    """The files of `part` by path: the first of each choice that the repository has."""
     files = {}
     for names in part.files:
-        name = next((name for name in names if name in found.files), None)
+        name = next((name for name in names if name in listing.files), None)
         if name is None:
             raise UserError(
-                f"{found.repository} has no {' or '.join(names)} at {found.commit[:12]}.",
+                f"{listing.repository} has no {' or '.join(names)} at {listing.commit[:12]}.",
                 "Try another --revision or HF_ENDPOINT, or give a folder with the files (--folder PATH; on the page: "
                 "Folder on the Model tab).",
             )
-        files[part.path(name)] = found.file(name)
+        files[part.path(name)] = listing.file(name)
     return files
 
 
@@ -304,7 +323,8 @@ def _verify(request: DownloadRequest, target: Path, reporter: Reporter) -> tuple
         raise UserError(f"{target} is {record.revision[:12]} ({record.requested_revision}) of {record.repository}, "
                         f"not {request.wanted_revision!r}.", hint)
     files = dict(record.files)
-    for path, original in record.originals.items():  # a job was killed before it replaced the published file
+    # A job may have been killed before it replaced the published file.
+    for path, original in record.originals.items():
         if (target / path).is_file() and (target / path).stat().st_size == original.size:
             files[path] = original
     with stage(reporter, "verify"):
@@ -325,17 +345,17 @@ def _result(record: ModelRecord, target: Path, outcome: str, fetched: int) -> Re
 
 @dataclass(frozen=True)
 class _LocalFile:
-    """A file of the given folder, and what is known of it."""
+    """A file of the user's folder, with its expected size, hash and commit."""
 
     name: str  # its path in the model folder
-    path: Path  # of the file itself, behind any link
+    path: Path  # path of the file itself, behind any link
     expected: ExpectedFile
     commit: str = ""
-    given: Path | None = None  # the link, whose name ends as that of the file should; None: `path`
+    link: Path | None = None  # the link, whose name ends as that of the file should; None: same as `path`
 
 
 def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, reporter: Reporter) -> Result:
-    """Put the model into `models/NAME` from the files of `folder`; one that is there is verified and repaired."""
+    """Make `models/NAME` from the files of `folder`; an existing model is verified and repaired."""
     folder = folder.expanduser().absolute()
     target = resolve_inside(workspace.models, request.name)
     if not folder.is_dir():
@@ -343,18 +363,23 @@ def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, r
     with partial_folder(target):
         if target.is_dir():
             return _repair_from_folder(request, folder, target, reporter)
+
         files = _find_files(request, folder)
         linked = all(same_disk(file.path, target.parent) for file in files)
         total = sum(file.expected.size for file in files)
+        # Linked files take no space; copies need as much as the model.
         if not linked:
             check_disk(target.parent, total, "The copy")
         how = "linked" if linked else "copied"
         reporter.emit(Plan((f"{len(files)} files of {folder}, {size_text(total)}, will be {how}.",
                             *licence_lines(request.variant)), {"files": len(files), "bytes": total}))
+
+        # All files are checked before the first is linked or copied.
         checked = _check_files(files, reporter)
-        paths = {file.name: file.given or file.path for file in files}
+        paths = {file.name: file.link or file.path for file in files}
         check = published.check_files(request.variant, checked, paths.__getitem__, request.read_shapes)
         _require_known(request, check)
+
         with stage(reporter, how), atomic_directory(target) as temporary:
             progress = DownloadProgress(reporter, total)
             for file in files:
@@ -378,7 +403,8 @@ def _comparison(check: FileCheck, files: Sequence[_LocalFile]) -> str:
 
 def _require_known(request: DownloadRequest, check: FileCheck) -> None:
     """Raise `UnknownFilesError` for the files that are not the published ones, and were not accepted by name."""
-    if refused := [file for file in check.unknown if file.path not in request.accept_unknown]:
+    refused = [file for file in check.unknown if file.path not in request.accept_unknown]
+    if refused:
         raise UnknownFilesError(f"{request.family.title} ({request.variant.title})", refused)
 
 
@@ -388,8 +414,11 @@ def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, re
         return _result(record, target, "already there, verified", 0)
     files = [_LocalFile(path, (_locate(folder, *request.variant.origin(path)) or folder / path).resolve(),
                         record.originals.get(path, record.files[path])) for path in faults]
-    if absent := [file.name for file in files if not file.path.is_file()]:
+    absent = [file.name for file in files if not file.path.is_file()]
+    if absent:
         raise UserError(" ".join(faults.values()), f"{folder} has no {', '.join(absent)}; give one that has.")
+
+    # Everything is checked before the first file is replaced.
     _check_files(files, reporter)
     for file in files:
         (target / file.name).parent.mkdir(parents=True, exist_ok=True)
@@ -402,20 +431,23 @@ def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, re
 def _find_files(request: DownloadRequest, folder: Path) -> list[_LocalFile]:
     """The variant's files in `folder`; `UserError` names all that are missing."""
     record = read_model_record(folder)
-    found, missing = [], []
+    located, absent = [], []
     for part in request.variant.parts:
         for names in part.files:
-            located = [(name, path) for name in names if (path := _locate(folder, part, name))]
-            if located:
-                found.append(_describe(folder, part.path(located[0][0]), located[0][1], record))
+            # Published names differ between versions; the first that exists counts.
+            paths = [(name, _locate(folder, part, name)) for name in names]
+            candidates = [(name, path) for name, path in paths if path]
+            if candidates:
+                name, path = candidates[0]
+                located.append(_describe(folder, part.path(name), path, record))
             else:
-                missing.append(" or ".join(part.path(name) for name in names))
-    if missing:
+                absent.append(" or ".join(part.path(name) for name in names))
+    if absent:
         raise UserError(
-            f"{folder} has no {', no '.join(missing)}, which {request.family.title} ({request.variant.title}) needs.",
+            f"{folder} has no {', no '.join(absent)}, which {request.family.title} ({request.variant.title}) needs.",
             "Give the folder with all files, or another --variant; or leave --folder out to download them.",
         )
-    return found
+    return located
 
 
 def _locate(folder: Path, part: RepositoryPart, name: str) -> Path | None:
@@ -428,30 +460,33 @@ def _locate(folder: Path, part: RepositoryPart, name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _describe(folder: Path, name: str, given: Path, record: ModelRecord | None) -> _LocalFile:
-    """The file `given` for the path `name`, with the size, hash and commit that are known of it."""
-    path = given.resolve()
+def _describe(folder: Path, name: str, link: Path, record: ModelRecord | None) -> _LocalFile:
+    """The file `link` for the path `name`, with its size, and its hash and commit if they are known."""
+    path = link.resolve()
     if record and name in record.files:
-        return _LocalFile(name, path, record.files[name], record.revision, given)
+        return _LocalFile(name, path, record.files[name], record.revision, link)
     commit = digest = ""
-    with suppress(OSError, UnicodeDecodeError, IndexError):  # what `huggingface_hub` writes beside its downloads
+
+    # The hub's library writes the commit and the hash beside its downloads.
+    with suppress(OSError, UnicodeDecodeError, IndexError):
         lines = (folder / ".cache/huggingface/download" / f"{name}.metadata").read_text(encoding="utf-8").splitlines()
         commit, digest = lines[0].strip(), lines[1].strip()
-    if not digest and given.is_symlink() and path.parent.name == "blobs":  # snapshots/COMMIT/NAME -> blobs/HASH
-        commit, digest = given.parent.name, path.name
+    if not digest and link.is_symlink() and path.parent.name == "blobs":  # snapshots/COMMIT/NAME -> blobs/HASH
+        commit, digest = link.parent.name, path.name
     expected = ExpectedFile(path.stat().st_size, digest if _SHA256.fullmatch(digest) else "",
                             digest if _SHA1.fullmatch(digest) else "")
-    return _LocalFile(name, path, expected, commit if _SHA1.fullmatch(commit) else "", given)
+    return _LocalFile(name, path, expected, commit if _SHA1.fullmatch(commit) else "", link)
 
 
 def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, ExpectedFile]:
-    """Sizes and hashes of the files; `UserError` names the first that is cut off or not what is known of it."""
+    """Sizes and hashes of the files; `UserError` names the first file that is cut off or has another hash."""
     with stage(reporter, "check"):
         progress = DownloadProgress(reporter, sum(file.expected.size for file in files))
         checked = {}
         for file in files:
             hasher = hash_with_progress(file.path, file.expected, progress.add)
-            if fault := hasher.fault() or _format_fault(file.path, file.name):
+            fault = hasher.fault() or _format_fault(file.path, file.name)
+            if fault:
                 raise UserError(f"{file.path} is damaged: {fault}.", "Get that file again, or download the model.")
             checked[file.name] = ExpectedFile(hasher.size, hasher.sha256)
         return checked
@@ -460,16 +495,18 @@ def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, Expec
 def _format_fault(path: Path, name: str) -> str:
     """How a file contradicts its own format; empty when it does not. Its tensors are not read."""
     try:
-        if name.endswith(".safetensors"):  # 8 bytes of length, the header, the tensors
+        # The file is 8 bytes of length, a header in JSON and the tensors.
+        if name.endswith(".safetensors"):
             size = path.stat().st_size
             with open(path, "rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 if not 0 < length <= size - 8:
                     return f"its header should have {length} bytes, and the file has {size}"
                 header = foreign.parse_json(file.read(length), path)
+            # The last tensor ends where the file ends.
             ends = [int(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"]
-            whole = 8 + length + max(ends, default=0)
-            return f"it has {size} bytes, and its header says {whole}" if size != whole else ""
+            needed = 8 + length + max(ends, default=0)
+            return f"it has {size} bytes, and its header says {needed}" if size != needed else ""
         if name.endswith((".pt", ".pth", ".bin")) and not is_pytorch_file(path):
             return "it is no whole PyTorch file"
         if name.endswith(".json"):
@@ -490,17 +527,21 @@ def _link_or_copy(source: Path, target: Path, progress: DownloadProgress) -> Non
         progress.add(source.stat().st_size, target.name)
     except OSError:  # another disk, a disk without links, or a file of another owner
         with open(source, "rb") as reading, open(target, "wb") as writing:
-            while block := reading.read(BLOCK_BYTES):
+            while True:
+                block = reading.read(BLOCK_BYTES)
+                if not block:
+                    return
                 writing.write(block)
                 progress.add(len(block), target.name)
 
 
 def _commits(request: DownloadRequest, files: list[_LocalFile]) -> tuple[str, dict[str, str]]:
-    """The commit of the variant's own repository and those of others, where all files from it agree on one."""
-    found = {}
+    """The commits of the variant's repository and of the others, if all files from a repository agree on one."""
+    commit_of = {}
     for part in request.variant.parts:
-        paths = {part.path(name) for choice in part.files for name in choice}
+        paths = set(map(part.path, chain.from_iterable(part.files)))
         commits = {file.commit for file in files if file.name in paths}
-        if len(commits) == 1 and (commit := commits.pop()):
-            found[part.repository] = commit
-    return found.pop(request.variant.repository, ""), found
+        commit = commits.pop() if len(commits) == 1 else ""
+        if commit:
+            commit_of[part.repository] = commit
+    return commit_of.pop(request.variant.repository, ""), commit_of

@@ -49,7 +49,7 @@ class RetryPolicy:
     """How often to try again. Waits between attempts double from `first_wait_s` up to `longest_wait_s`."""
 
     stall_s: float = 30.0  # without a byte, until the connection is dropped
-    max_attempts: int = 10  # in a row that bring nothing
+    max_attempts: int = 10  # attempts in a row that bring nothing
     listing_attempts: int = 4
     first_wait_s: float = 1.0
     longest_wait_s: float = 60.0
@@ -79,25 +79,30 @@ class DownloadProgress:
     def update(self, name: str) -> None:
         """Report when a report is due, also when nothing came; raise `StopRequested` on a stop."""
         check_stop(self.reporter, self._stopped)
-        now = time.monotonic()
+        now_s = time.monotonic()
         due = self._reported_at + (_REPORT_S if self.done != self._reported_done else _REPORT_IDLE_S)
-        if now < due and self.done != self.total:
+        if now_s < due and self.done != self.total:
             return
-        self._reported_at, self._reported_done = now, self.done
-        self._recent.append((now, self._received))
-        while now - self._recent[0][0] > _RATE_WINDOW_S and len(self._recent) > 2:
+        self._reported_at, self._reported_done = now_s, self.done
+
+        # The rate is measured over the last seconds.
+        self._recent.append((now_s, self._received))
+        while now_s - self._recent[0][0] > _RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
-        (began, first), (ended, last) = self._recent[0], self._recent[-1]
-        rate = (last - first) / (ended - began) if ended > began else 0.0
-        left = (self.total - self.done) / rate if rate > 0 and self.total is not None else None
-        self.reporter.emit(Progress(self.done, self.total, "bytes", name, round(rate), left and round(left, 1)))
+        (began, first_bytes), (ended, last_bytes) = self._recent[0], self._recent[-1]
+        rate = (last_bytes - first_bytes) / (ended - began) if ended > began else 0.0
+        remaining_s = (self.total - self.done) / rate if rate > 0 and self.total is not None else None
+        self.reporter.emit(Progress(self.done, self.total, "bytes", name, round(rate),
+                                    remaining_s and round(remaining_s, 1)))
 
     def wait(self, seconds: float, name: str) -> None:
         """Wait so long, or until a stop."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        end = time.monotonic() + seconds
+        remaining_s = seconds
+        while remaining_s > 0:
             self.update(name)
-            time.sleep(min(left, _POLL_S))
+            time.sleep(min(remaining_s, _POLL_S))
+            remaining_s = end - time.monotonic()
 
 
 def list_repository(hub: Hub, repository: str, revision: str, reporter: Reporter,
@@ -107,15 +112,15 @@ def list_repository(hub: Hub, repository: str, revision: str, reporter: Reporter
                              f"Check the network and HF_ENDPOINT, then continue; or give {hub.without_hub}.")
 
 
-def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: RetryPolicy, what: str,
+def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: RetryPolicy, subject: str,
                       hint: str) -> Answer:
-    """The result of `work`, which is called again when it is interrupted; a stop ends it also while it hangs."""
+    """The result of `work`, which is called again after an interruption; a stop ends it even while it hangs."""
     for failures in range(1, retry.listing_attempts + 1):
         try:
             return _in_thread(work, reporter, retry.stall_s)
         except Interrupted as fault:
             if failures == retry.listing_attempts:
-                raise unreachable(what, fault, hint) from None
+                raise unreachable(subject, fault, hint) from None
             until = time.monotonic() + retry.wait_s(failures, fault.wait_s)
             while time.monotonic() < until:
                 check_stop(reporter, _STOPPED)
@@ -134,6 +139,8 @@ def _in_thread(work: Callable[[], Answer], reporter: Reporter, limit_s: float) -
             answers.put(error)
 
     threading.Thread(target=run, name="call the hub", daemon=True).start()
+
+    # The thread may hang in the network, so this one watches the clock and the stop.
     until = time.monotonic() + limit_s
     while True:
         with suppress(queue.Empty):
@@ -197,7 +204,7 @@ class Downloader:
         self.server, self.progress, self.retry = server, progress, retry
 
     def download(self, file: RemoteFile, path: Path, partial: FileHasher | None = None) -> str:
-        """Complete `path`; the file's SHA-256. `partial` has hashed the bytes that are there.
+        """Complete `path`, and return the file's SHA-256. `partial` has hashed the bytes that `path` holds already.
 
         They stay when this raises: `UserError` after too many failures in a row, or when the server sent wrong bytes
         twice; `StopRequested` on a stop.
@@ -206,30 +213,37 @@ class Downloader:
         for attempt in (1, 2):
             try:
                 self._complete(file, path, hasher)
-                if fault := hasher.fault():
+                fault = hasher.fault()
+                if fault:
                     raise _WrongBytes(fault)
                 return hasher.sha256
-            except _WrongBytes as fault:
+            except _WrongBytes as wrong:
+                fault = str(wrong)
                 path.unlink(missing_ok=True)
                 self.progress.done -= hasher.size
                 hasher = FileHasher(file.expected)
+
+                # The file is downloaded once more; wrong bytes twice are the server's.
                 if attempt == 2:
                     raise UserError(
                         f"{self.server.host} sends other bytes for {file.name} than its own list says: {fault}.",
                         "Continue later or from another HF_ENDPOINT. The damaged file was deleted, the others are "
                         "kept.",
                     ) from None
+
                 message = f"{file.name} arrived damaged ({fault}); it is downloaded once more."
                 self.progress.reporter.emit(WarningRaised(message))
         raise AssertionError("two attempts")
 
     def download_unsized(self, file: RemoteFile, path: Path, room: int) -> None:
-        """Download a file whose size is not known to `path`, in one connection; at most `room` bytes.
+        """Download a file of unknown size to `path`, in one connection; at most `room` bytes.
 
-        Nothing of it stays when this raises, as it cannot be resumed.
+        It cannot be resumed, so nothing of it stays when this raises.
         """
         reader = _ReaderThread(self.server.open(file, 0, self.retry.stall_s + _POLL_S * 10))
         size = 0
+
+        # The first item is the answer itself; the blocks follow.
         try:
             items = self._watched(reader, file)
             next(items)
@@ -259,20 +273,24 @@ class Downloader:
             try:
                 self._receive(file, path, hasher)
             except Interrupted as fault:
+                # A connection that brought much was no failure, so counting starts again.
                 useful = hasher.size - mark >= _USEFUL_BYTES
                 failures, mark = (1, hasher.size) if useful else (failures + 1, mark)
                 if failures >= self.retry.max_attempts:
                     raise unreachable(f"{file.name} (of which {size_text(hasher.size)} are here)", fault) from None
-                where = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
-                self.progress.reporter.emit(WarningRaised(f"{file.name}: {fault}, {where}. Trying again."))
+                position = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
+                self.progress.reporter.emit(WarningRaised(f"{file.name}: {fault}, {position}. Trying again."))
                 self.progress.wait(self.retry.wait_s(failures, fault.wait_s), file.name)
         if not path.exists():  # a file without a byte
             path.touch()
 
     def _receive(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
         """One connection: append its blocks until the file has its size."""
-        timeout_s = self.retry.stall_s + _POLL_S * 10  # longer than here, where a stall is seen first
+        # The limit is longer than `stall_s`, so that a stall is noticed here first.
+        timeout_s = self.retry.stall_s + _POLL_S * 10
         reader = _ReaderThread(self.server.open(file, hasher.size, timeout_s))
+
+        # The first item is the answer itself; the blocks follow.
         try:
             items = self._watched(reader, file)
             body = next(items)
@@ -281,12 +299,13 @@ class Downloader:
             with open(path, "ab") as writing:
                 for block in items:
                     assert isinstance(block, bytes)
-                    wanted = block[skip:][:file.expected.size - hasher.size]
+                    new_bytes = block[skip:][:file.expected.size - hasher.size]
                     skip = max(0, skip - len(block))
-                    writing.write(wanted)
-                    writing.flush()  # a killed worker loses only what is on the network
-                    hasher.update(wanted)
-                    self.progress.add(len(wanted), file.name)
+                    writing.write(new_bytes)
+                    # A killed worker then loses only what is still on the network.
+                    writing.flush()
+                    hasher.update(new_bytes)
+                    self.progress.add(len(new_bytes), file.name)
                     if hasher.size == file.expected.size:
                         return
         finally:
@@ -309,8 +328,9 @@ class Downloader:
                 item = reader.get()
             except queue.Empty:
                 self.progress.update(file.name)
-                if (silent := time.monotonic() - last) > self.retry.stall_s:
-                    raise Interrupted(f"no byte came for {silent:.0f} s, so the connection was dropped") from None
+                silent_s = time.monotonic() - last
+                if silent_s > self.retry.stall_s:
+                    raise Interrupted(f"no byte came for {silent_s:.0f} s, so the connection was dropped") from None
                 continue
             if item is None:
                 return

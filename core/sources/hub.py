@@ -103,7 +103,7 @@ class Hub:
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
-    kind: Literal["model", "dataset"] = "model"  # of its repositories
+    kind: Literal["model", "dataset"] = "model"  # kind of its repositories
     local_option: str = ""  # the option that takes files from the disk; empty: that of the kind
 
     @classmethod
@@ -122,6 +122,7 @@ class Hub:
         from huggingface_hub import constants, get_token
 
         token = get_token()
+        # A header cannot hold other characters.
         if token and not (token.isascii() and token.isprintable()):
             raise UserError("The token in HF_TOKEN has a character that no token has.",
                             "Copy it again from the settings of the hub, set HF_TOKEN to it in the environment, and "
@@ -142,12 +143,12 @@ class Hub:
 
     @property
     def without_hub(self) -> str:
-        own = {"model": "--folder PATH; on the page: Folder on the Model tab",
+        options = {"model": "--folder PATH; on the page: Folder on the Model tab",
                "dataset": "--source PATH; on the page: Source on the Data tab"}
-        return f"a folder with the files ({self.local_option or own[self.kind]})"
+        return f"a folder with the files ({self.local_option or options[self.kind]})"
 
     def list(self, repository: str, revision: str, timeout_s: float) -> RepositoryFiles:
-        """Names, sizes and hashes at `revision`; raises `Interrupted`, or `UserError` when waiting is no use."""
+        """Names, sizes and hashes at `revision`; raises `Interrupted`, or `UserError` if waiting does not help."""
         from huggingface_hub import DatasetInfo, HfApi, ModelInfo
 
         with self._explained(repository, revision):
@@ -162,9 +163,11 @@ class Hub:
                     if size is not None:
                         blob = "" if item.lfs else item.blob_id or ""
                         files[item.rfilename] = ExpectedFile(size, item.lfs.sha256 if item.lfs else "", blob)
-                for name, one in files.items():
-                    if not (isinstance(one.size, int) and 0 <= one.size < 1 << 63
-                            and all(isinstance(text, str) for text in (name, one.sha256, one.blob))):
+
+                # A hub of another make may answer anything, so types are checked.
+                for name, expected in files.items():
+                    if not (isinstance(expected.size, int) and 0 <= expected.size < 1 << 63
+                            and all(isinstance(text, str) for text in (name, expected.sha256, expected.blob))):
                         raise TypeError("a file of a wrong type")
                 if not isinstance(info.sha, str | None):
                     raise TypeError("a commit of a wrong type")
@@ -188,13 +191,14 @@ class Hub:
 
         url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint,
                          repo_type=None if self.kind == "model" else self.kind)
+        # A range of compressed bytes would not be a range of the file.
         headers = {**build_hf_headers(token=self.token or False), "Accept-Encoding": "identity"}
         if start or until is not None:
             headers["Range"] = f"bytes={start}-{'' if until is None else until - 1}"
         bound_answers()
         with (self._explained(file.repository, file.commit, file.name),
               get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response):
-            if start and response.status_code == 416:  # there is nothing behind `start`
+            if start and response.status_code == 416:  # nothing is behind `start`
                 yield ByteStream(start, _total_of(response), iter(()))
                 return
             if response.status_code >= 400:
@@ -207,8 +211,8 @@ class Hub:
                 hf_raise_for_status(response)
             except NOT_AN_ANSWER:  # the library expects names and values in what explains an error
                 raise errors.HfHubHTTPError(f"status {response.status_code}", response=response) from None
-            first, total = part_of(response)
-            yield ByteStream(first, total, response.iter_bytes())
+            start_byte, total = part_of(response)
+            yield ByteStream(start_byte, total, response.iter_bytes())
 
     @contextmanager
     def _explained(self, repository: str, revision: str, name: str = "") -> Iterator[None]:
@@ -244,6 +248,8 @@ class Hub:
         status = response.status_code
         page = f"{self.host}/{'' if self.kind == 'model' else 'datasets/'}{repository}"
         make_token = _TOKENS.format(hub=f"https://{self.host}")
+
+        # Passing troubles come first, then what the user can change.
         if status in _TRANSIENT:
             return Interrupted(f"{self.host} answered {status}", _retry_after(response))
         if response.url.netloc.decode() != urlsplit(self.endpoint).netloc.rpartition("@")[2]:
@@ -280,6 +286,7 @@ def bound_answers() -> None:
     import httpx2
     from huggingface_hub import constants, get_session
 
+    # Files are read in blocks; other answers go into memory whole.
     def bound(response: Response) -> None:
         if response.request.headers.get("Accept-Encoding") != "identity":
             _read_bounded(response)
@@ -288,15 +295,19 @@ def bound_answers() -> None:
         session = get_session()
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
         raise allowed.proxy_fault(error) from None
+
+    # The configured hub is trusted: it may be in a private network.
     configured = urlsplit(os.environ.get("HF_ENDPOINT", "").strip() or constants.ENDPOINT).hostname or ""
     allowed.guard(session, configured)
+
+    # The session is shared, so the hook is added once.
     hooks = session.event_hooks
     if not any(getattr(hook, "__name__", "") == bound.__name__ for hook in hooks["response"]):
         session.event_hooks = {**hooks, "response": [*hooks["response"], bound]}
 
 
 def _read_bounded(response: Response) -> None:
-    """Read and unpack an answer into memory; `UserError` where it is longer than any list or error is."""
+    """Read and unpack an answer into memory; `UserError` if it is longer than any list or error can be."""
     import httpx2
 
     if response.is_stream_consumed:
@@ -313,7 +324,7 @@ def _read_bounded(response: Response) -> None:
 
     stream = response.stream
     assert isinstance(stream, httpx2.SyncByteStream)
-    # both are bounded: behind the end of what was compressed, more can follow that unpacks to nothing
+    # Both are bounded: behind the end of compressed data, more can follow that unpacks to nothing.
     packed = httpx2.Response(response.status_code, headers=response.headers, content=bounded(stream))
     content = b"".join(bounded(packed.iter_bytes()))
     stream.close()
@@ -321,18 +332,18 @@ def _read_bounded(response: Response) -> None:
     response.stream = httpx2.ByteStream(content)
 
 
-def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
+def unreachable(subject: str, reason: object, hint: str = _RESUME) -> UserError:
     """The error after too many interruptions."""
-    return UserError(f"{what} could not be downloaded: {why}.", hint)
+    return UserError(f"{subject} could not be downloaded: {reason}.", hint)
 
 
 def part_of(response: Response) -> tuple[int, int | None]:
-    """The position of a response's first byte, and the size of the whole file where it is given."""
+    """The position of a response's first byte, and the size of the whole file if it is given."""
     return _first_of(response) if response.status_code == 206 else 0, _total_of(response)
 
 
 def content_length(response: Response) -> int | None:
-    """The bytes of an answer, where it says so and is not compressed."""
+    """The number of bytes of an answer, if it says so and is not compressed."""
     length = "" if response.headers.get("Content-Encoding") else response.headers.get("Content-Length", "")
     return int(length) if _NUMBER.fullmatch(length) else None
 
@@ -344,14 +355,14 @@ def is_passing(status: int) -> bool:
 
 def _first_of(response: Response) -> int:
     """The position of the first byte of a part, from `Content-Range: bytes FIRST-LAST/TOTAL`."""
-    first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    if not _NUMBER.fullmatch(first):
+    start_byte = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    if not _NUMBER.fullmatch(start_byte):
         raise Interrupted("the hub sent a part without saying which")
-    return int(first)
+    return int(start_byte)
 
 
 def _total_of(response: Response) -> int | None:
-    """The size of the whole file, where the answer says it."""
+    """The size of the whole file, if the answer has it."""
     if response.status_code == 200 and not response.headers.get("Content-Encoding"):
         return content_length(response)
     total = response.headers.get("Content-Range", "").rpartition("/")[2]

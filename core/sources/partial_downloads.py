@@ -1,4 +1,4 @@
-"""Folders for what is not whole yet: downloads that a later job resumes, and temporary files of an import.
+"""Folders for incomplete files: downloads that a later job resumes, and temporary files of an import.
 
 Each folder holds a lock while a job works in it. Only the holder of the lock may delete the folder, and it renames it
 first: else a job that comes meanwhile would find it half deleted, fill it again, and lose that too. Never loads torch.
@@ -23,15 +23,15 @@ from data.durable_files import write_json
 PLAN, LOCK = "plan.json", "lock"
 SPARE_BYTES = 100_000_000  # left for journals and the system
 _DELETED = ".gone-"
-_LOCK_ATTEMPTS = 5  # on a folder that others delete in the same moment
+_LOCK_ATTEMPTS = 5  # attempts on a folder that others delete in the same moment
 
 
-def check_disk(folder: Path, needed: int, what: str) -> None:
+def check_disk(folder: Path, needed: int, subject: str) -> None:
     """Raise `UserError` with both numbers when `needed` bytes more do not fit on the disk of `folder`."""
     free = shutil.disk_usage(folder).free
     if needed + SPARE_BYTES > free:
         raise UserError(
-            f"{what} needs {size_text(needed)} more, and {size_text(free)} are free on the disk of {folder}.",
+            f"{subject} needs {size_text(needed)} more, and {size_text(free)} are free on the disk of {folder}.",
             f"Free {size_text(needed + SPARE_BYTES - free)}, or choose another disk with --workspace.",
         )
 
@@ -53,18 +53,19 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def partial_download(home: Path, wanted: Mapping[str, str], commit: str, what: str) -> Iterator[Path]:
+def partial_download(home: Path, request: Mapping[str, str], commit: str, subject: str) -> Iterator[Path]:
     """The folder `home`, locked against other jobs; it is deleted when the block ends well, and else stays.
 
-    `wanted` is what was asked for, and `commit` the commit that it had then, for `find_started`.
+    `find_started` finds the folder by `request`, and returns `commit`.
     """
-    for left in home.parent.glob(f"{_DELETED}*"):  # of a job that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    # A job that was killed may have left such folders.
+    for leftover in home.parent.glob(f"{_DELETED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     lock = _lock_folder(home, create=True)
     if lock is None:
-        raise UserError(f"{what} is being fetched by another job.", "Watch that one, or stop it first.")
+        raise UserError(f"{subject} is being fetched by another job.", "Watch that one, or stop it first.")
     try:
-        write_json(home / PLAN, {"wanted": dict(wanted), "commit": commit})
+        write_json(home / PLAN, {"wanted": dict(request), "commit": commit})
         yield home
         _delete(home)
     finally:
@@ -72,7 +73,7 @@ def partial_download(home: Path, wanted: Mapping[str, str], commit: str, what: s
 
 
 def discard(home: Path) -> bool:
-    """Delete what an earlier job fetched; False, with nothing deleted, where a job works on it."""
+    """Delete the download of an earlier job; False, with nothing deleted, if a job works on it."""
     lock = _lock_folder(home, create=False)
     if lock is None:
         return False
@@ -83,12 +84,12 @@ def discard(home: Path) -> bool:
     return True
 
 
-def find_started(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Commit and folder of an earlier job's download of what is wanted; None where there is none."""
+def find_started(homes: Path, request: Mapping[str, str]) -> tuple[str, Path] | None:
+    """Commit and folder of an earlier job's download of `request`; None without one."""
     for path in sorted(homes.glob(f"*/{PLAN}")):
         try:
             values = foreign.read_json(path)
-            if values["wanted"] == dict(wanted):
+            if values["wanted"] == dict(request):
                 return str(values["commit"]), path.parent
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -96,7 +97,7 @@ def find_started(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | N
 
 
 def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
-    """The lock of the folder that is at `home` now; None where another job has it, or there is no folder."""
+    """The lock of the folder that is at `home` now; None if another job has it, or without a folder."""
     for _ in range(_LOCK_ATTEMPTS):
         if create:
             with suppress(FileExistsError):  # exist_ok raises where the folder is deleted between its two calls
@@ -110,12 +111,14 @@ def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home / LOCK)):
                 return lock
-        lock.release()  # the lock of a folder that was deleted while this one waited
+        # This is the lock of a folder that was deleted while this job waited for it.
+        lock.release()
     return None
 
 
 def _delete(home: Path) -> None:
-    (home / PLAN).unlink(missing_ok=True)  # so that no job resumes what is being deleted
+    # Without a plan, no job resumes what is being deleted.
+    (home / PLAN).unlink(missing_ok=True)
     deleted = home.with_name(f"{_DELETED}{uuid.uuid4().hex[:12]}")
     with suppress(OSError):
         os.rename(home, deleted)
@@ -127,10 +130,11 @@ def temporary_folder(workspace: Workspace) -> Iterator[Path]:
     """An empty folder on the workspace's disk for as long as the block lasts; those of killed workers are deleted."""
     home = workspace.cache / "imports"
     home.mkdir(parents=True, exist_ok=True)
-    for left in home.iterdir():
-        lock = FileLock.acquire(left / LOCK, 0.0) if left.is_dir() and (left / LOCK).exists() else None
+    # A folder whose lock is free belongs to a killed worker.
+    for leftover in home.iterdir():
+        lock = FileLock.acquire(leftover / LOCK, 0.0) if leftover.is_dir() and (leftover / LOCK).exists() else None
         if lock is not None:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
             lock.release()
     folder = home / uuid.uuid4().hex[:12]
     folder.mkdir()

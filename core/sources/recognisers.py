@@ -1,7 +1,7 @@
 """A speech recogniser of a person's choice: from the hub into `recognisers/NAME`, or a folder that they have.
 
 The files come by `core.sources.base_models`: resumed, checked, stoppable. No other library connects to the network.
-Safetensors weights are preferred; PyTorch's own format is taken where there are no others.
+Safetensors weights are preferred; PyTorch's own format is taken if there are none.
 """
 
 from __future__ import annotations
@@ -33,35 +33,45 @@ _SETTINGS = (".json", ".txt", ".model", ".jinja")
 _LARGEST_SETTING = 64 << 20  # bytes; vocabularies are the largest
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 _ADAPTER = "adapter.{}.safetensors"
-_NEWEST = "main"  # where no revision is named
+_NEWEST = "main"  # revision if none is named
 _CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or facebook/mms-1b-all."
 
 
 def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
                       hub: Hub | None = None, retry: RetryPolicy = RetryPolicy()) -> Path:  # noqa: B008  a frozen value
-    """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
+    """The folder of the recogniser; `adapters` are names of the language, and the first that it has is fetched."""
     if Path(name).is_absolute():
         return local_recogniser(confinement.open_path(name))
+
     target = folder_of(workspace, name, revision)
     check(target)
     if _has_all(target, adapters):
         return target
+
     hub = replace(hub or Hub.from_environment(), local_option=_LOCAL_OPTION)
     workspace.recognisers.mkdir(exist_ok=True)
     record = read_model_record(target) if target.is_dir() else None
-    pinned = record.revision if record and record.revision else revision  # a language must fit what is there
-    found = list_repository(hub, name, pinned, reporter, retry)
+    # An adapter for another language must fit the stored weights.
+    pinned = record.revision if record and record.revision else revision
+    repository_files = list_repository(hub, name, pinned, reporter, retry)
+
+    # The recogniser itself is a download like that of a base model.
     if not target.is_dir():
-        names = list(select_files(found))
-        variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
+        names = list(select_files(repository_files))
+        parts = (RepositoryPart(name, tuple((file_name,) for file_name in names)),)
+        variant = ModelVariant(name, name, "", parts, ())
         family = CatalogEntry("recogniser", name, "", "", "licence on its page", "", "", (variant,))
         request = DownloadRequest(family, variant, target.name, revision, workspace.recognisers)
         download_model(request, hub, workspace, reporter, retry)
+
+    # Its adapter for the language is a file of its own.
     for code in adapters:
-        if (file := _ADAPTER.format(code)) in found.files:
-            with partial_folder(target):  # two jobs would write into one file
+        file = _ADAPTER.format(code)
+        if file in repository_files.files:
+            # Two jobs would write into one file.
+            with partial_folder(target):
                 if not (target / file).is_file():
-                    _fetch_adapter(found.file(file), target, hub, reporter, retry)
+                    _fetch_adapter(repository_files.file(file), target, hub, reporter, retry)
             break
     return target
 
@@ -69,11 +79,12 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
 def locate(workspace: Workspace, name: str) -> Path | None:
     """The folder of a recogniser, whether it exists or not; None for the built-in one, and for no name.
 
-    `UserError` where the record of a downloaded one is damaged.
+    `UserError` if the record of a downloaded one is damaged.
     """
     if name in ("", BUILT_IN):
         return None
-    if dataset := dataset_recognisers.dataset_of(name):
+    dataset = dataset_recognisers.dataset_of(name)
+    if dataset:
         return dataset_recognisers.folder_of(workspace, dataset)
     return confinement.open_path(name) if Path(name).is_absolute() else folder_of(workspace, name, _NEWEST)
 
@@ -94,31 +105,37 @@ def folder_name(name: str) -> str:
     return plain if len(plain) <= 64 else f"{plain[:55]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def select_files(found: RepositoryFiles) -> Iterator[str]:
+def select_files(repository_files: RepositoryFiles) -> Iterator[str]:
     """The files of a repository that are needed to load it: settings, and the weights in one format."""
-    names = [name for name in found.files if "/" not in name and not name.startswith(".")]
+    names = [name for name in repository_files.files if "/" not in name and not name.startswith(".")]
     weights = _weights(names)
     if "config.json" not in names or not weights:
-        raise UserError(f"{found.repository} holds no recogniser that can be loaded: it lacks "
+        raise UserError(f"{repository_files.repository} holds no recogniser that can be loaded: it lacks "
                         f"{'config.json' if 'config.json' not in names else 'weights of PyTorch'}.", _CHOOSE)
     yield from weights
     for name in names:
-        if name.endswith(_SETTINGS) and found.files[name].size <= _LARGEST_SETTING and name not in weights:
+        if name.endswith(_SETTINGS) and repository_files.files[name].size <= _LARGEST_SETTING and name not in weights:
             yield name
 
 
 def _weights(names: Sequence[str]) -> list[str]:
     for kind in ("safetensors", "bin"):
-        whole = "model.safetensors" if kind == "safetensors" else "pytorch_model.bin"
-        if whole in names:
-            return [whole]
-        if shards := [name for name in names if (match := _SHARD.fullmatch(name)) and match[2] == kind]:
+        single_file = "model.safetensors" if kind == "safetensors" else "pytorch_model.bin"
+        if single_file in names:
+            return [single_file]
+        shards = [name for name in names if _shard_kind(name) == kind]
+        if shards:
             return sorted(shards)
     return []
 
 
+def _shard_kind(name: str) -> str:
+    match = _SHARD.fullmatch(name)
+    return match[2] if match else ""
+
+
 def _has_all(target: Path, adapters: Sequence[str]) -> bool:
-    """Whether nothing must be downloaded: the model is there, and the language, where each has its weights."""
+    """Whether nothing must be downloaded: the model is complete, with the weights of the language if it has any."""
     if not target.is_dir():
         return False
     try:
@@ -133,13 +150,14 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
 
 
 def check(folder: Path) -> None:
-    """Raise `UserError` where a file of a downloaded recogniser is missing, or has another size than it had."""
+    """Raise `UserError` if a file of a downloaded recogniser is missing, or its size has changed."""
     record = read_model_record(folder) if folder.is_dir() else None
     for name, expected in record.files.items() if record else ():
         path = folder / name
         if not path.is_file():
             raise UserError(f"The recogniser in {folder} lacks {name}.", repair_hint(folder))
-        if (size := path.stat().st_size) != expected.size:
+        size = path.stat().st_size
+        if size != expected.size:
             raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
                             f"{expected.size}.", repair_hint(folder))
 
@@ -174,7 +192,7 @@ def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter,
 
 
 def local_recogniser(folder: Path) -> Path:
-    """`folder` where it holds a recogniser that can be loaded, else `UserError`."""
+    """`folder`, if it has a recogniser that can be loaded; `UserError` otherwise."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if "config.json" not in names or not _weights(names):
         raise UserError(f"{folder} holds no recogniser: it needs config.json and weights (model.safetensors).",

@@ -40,21 +40,29 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     """
     if not paths:
         raise UserError("Nothing was uploaded.", "Choose a file, or several that belong together.")
+    # Slashes and leading dots would lead out of the folder or hide the file.
     names = [re.sub(r"[/\\\0]", "_", path.name).lstrip(".") or "file" for path in paths]
-    if twice := next((name for at, name in enumerate(names) if name in names[:at]), ""):
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), "")
+    if twice:
         raise UserError(f"Two of the files are called {twice!r}.", "Pack them into an archive, or rename one.")
+
     home = workspace.uploads
     try:
         home.mkdir(parents=True, exist_ok=True)
+
+        # Uploads that no job needed are deleted after a day.
         for old in home.iterdir():
             if old.is_dir() and old.name != BIN and time.time() - old.stat().st_mtime > _MAX_AGE_S:
                 shutil.rmtree(old, ignore_errors=True)
+
         folder = home / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         folder.mkdir()
+
+        # Links take no space, and the browser's own copy stays.
         for path, name in zip(paths, names, strict=True):
             try:
                 os.link(path, folder / name)
-            except OSError:  # on another disk, or on one without links
+            except OSError:  # the folder is on another disk, or on one without links
                 shutil.copyfile(path, folder / name)
     except OSError as error:
         message = f"The upload could not be stored: {error.strerror or error}."
@@ -70,7 +78,7 @@ def forget_upload(paths: Sequence[Path]) -> None:
 
 
 def preview(source: str, language: str) -> tuple[str, ...]:
-    """The form of `source` and a summary of its first entries, a line each; `UserError` where it is no dataset."""
+    """The form of `source` and a summary of its first entries, a line each; `UserError` if it is no dataset."""
     try:
         lines = [_without_folder(line, source) for line in _describe(source, language)]
         return tuple(line.replace("the upload", "The upload", 1) if line.startswith("the upload") else line
@@ -97,7 +105,7 @@ def _without_folder(text: str, source: str) -> str:
 
 
 def script_question(source: str, language: str) -> str:
-    """Why the first texts of `source` may be in another language or script; empty where they cannot be read here."""
+    """Why the first texts of `source` may be in another language or script; empty if they cannot be read here."""
     if _unread(source):
         return ""
     with _opened(source) as path:
@@ -108,22 +116,27 @@ def script_question(source: str, language: str) -> str:
 def _describe(source: str, language: str) -> tuple[str, ...]:
     if source.strip() in ("", "demo", AS_IS):
         return ()
-    if line := _unread(source):
+    line = _unread(source)
+    if line:
         return (line,)
     with _opened(source) as path:
         if path is None:
             return (f"{Path(source).name} is an archive: it is unpacked and recognised when the preparation starts.",)
-        found = import_source(path, language, foreign=_is_foreign(source))
-        looked_at = list(islice(found, _FIRST))
-    first = [entry for entry in looked_at if not isinstance(entry, SourceNote)]
-    left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where, "its text is empty")
-                for entry in first if isinstance(entry, SkippedRow) or not entry.text.strip()]
-    more = "first " if len(looked_at) == _FIRST else ""
-    usable = len(first) - len(left_out)
-    entries = f"{more}{len(first)} entr{'y' if len(first) == 1 else 'ies'}"
-    lines = [*found.notes, f"Of its {entries} {usable} ha{'s' if usable == 1 else 've'} a recording and a text."]
-    lines += [f"Skipped: {entry.where}: {entry.reason}." for entry in left_out[:_NAMED]]
-    lines += [f"{entry.where}: {entry.reason}." for entry in looked_at if isinstance(entry, SourceNote)]
+        imported = import_source(path, language, foreign=_is_foreign(source))
+        looked_at = list(islice(imported, _FIRST))
+
+    # Rows without a text are skipped too, though they could be read.
+    entries_read = [entry for entry in looked_at if not isinstance(entry, SourceNote)]
+    left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.location, "its text is empty")
+                for entry in entries_read if isinstance(entry, SkippedRow) or not entry.text.strip()]
+    prefix = "first " if len(looked_at) == _FIRST else ""
+    usable = len(entries_read) - len(left_out)
+    entries = f"{prefix}{len(entries_read)} entr{'y' if len(entries_read) == 1 else 'ies'}"
+
+    # The lines say what was recognised, then what is skipped and why.
+    lines = [*imported.notes, f"Of its {entries} {usable} ha{'s' if usable == 1 else 've'} a recording and a text."]
+    lines += [f"Skipped: {entry.location}: {entry.reason}." for entry in left_out[:_NAMED]]
+    lines += [f"{entry.location}: {entry.reason}." for entry in looked_at if isinstance(entry, SourceNote)]
     if len(left_out) > _NAMED:
         lines.append(f"{len(left_out) - _NAMED} more are skipped; the report will name them all.")
     return tuple(lines)
@@ -155,7 +168,8 @@ def _unread_path(path: Path) -> str:
         return f"{path.name} has recordings in {packed}: it is unpacked and recognised when the preparation starts."
     if path == Path(path.anchor):
         raise UserError(f"{path} is no folder of recordings.", WANTED)
-    if len(path.parts) < 3 and path.is_dir():  # to walk /home or /usr takes long
+    # Walking /home or /usr takes too long for a page.
+    if len(path.parts) < 3 and path.is_dir():
         return f"{path} is recognised when the preparation starts."
     return ""
 
@@ -175,6 +189,8 @@ def _opened_path(path: Path) -> Iterator[Path | None]:
     if path.stat().st_size > (_LARGEST_ZIP if zipfile.is_zipfile(path) else _LARGEST_TAR):
         yield None
         return
+
+    # Only texts are unpacked: recordings become empty files.
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / path.name
         folder.mkdir()

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +35,8 @@ from data.segmenters import WORD_START
 
 OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of that candidate
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing
-_MAX_PIECES = 20_000  # as the option `merges` allows
-_SPECIAL_FORM = re.compile(r"\[.+\]")  # of the base's special tokens and tags, which no piece may become
+_MAX_PIECES = 20_000  # limit of the option `merges`
+_SPECIAL_FORM = re.compile(r"\[.+\]")  # form of the base's special tokens and tags, which no piece may become
 _PRIVATE = 0xF0000  # start of the larger private use area of Unicode, of 131,068 code points
 _FORMATS_HINT = "Give the JSON file of a BPE or Unigram tokenizer, or a SentencePiece model."
 
@@ -45,14 +46,14 @@ class Pieces:
     """Pieces to append to a base. A merge joins two pieces that are characters or the result of an earlier merge."""
 
     characters: tuple[str, ...]  # sorted
-    merges: tuple[tuple[str, str], ...]  # in rank order
-    algorithm: str  # that learned them
+    merges: tuple[tuple[str, str], ...]  # merges in rank order
+    algorithm: str  # algorithm that learned them
     merges_asked: int
 
     @property
     def longer_than_one(self) -> int:
         """How many pieces have more than one character."""
-        return len({left + right for left, right in self.merges})
+        return len(set(map("".join, self.merges)))
 
     def save(self, path: Path) -> None:
         """Write them as JSON, whole or not at all."""
@@ -73,13 +74,13 @@ class Pieces:
 
 def characters_of(texts: Sequence[str]) -> set[str]:
     """Distinct characters except the space."""
-    return {character for text in texts for character in text if character != " "}
+    return set(chain.from_iterable(texts)) - {" "}
 
 
 def with_all_characters(pieces: Pieces, texts: Sequence[str]) -> Pieces:
     """`pieces` with every character of `texts`."""
-    more = sorted(characters_of(texts) - set(pieces.characters))
-    return replace(pieces, characters=(*pieces.characters, *more))
+    additions = sorted(characters_of(texts) - set(pieces.characters))
+    return replace(pieces, characters=(*pieces.characters, *additions))
 
 
 def train_pieces(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"], merges: int,
@@ -91,17 +92,22 @@ def train_pieces(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"
     characters = tuple(sorted(characters_of(texts)))
     if merges == 0 or not characters:
         return Pieces(characters, (), algorithm, merges)
-    words = {word: split_word(word) for word in dict.fromkeys(word for text in texts for word in text.split())}
+    words = {word: split_word(word) for word in dict.fromkeys(chain.from_iterable(map(str.split, texts)))}
     learner = {"bpe": _learn_bpe, "sentencepiece": _learn_sentencepiece}[algorithm]
+    # Words that are cut into characters need no coding.
     if all("".join(symbols) == word and len(symbols) == len(word) for word, symbols in words.items()):
         return Pieces(characters, tuple(learner(texts, characters, merges)), algorithm, merges)
-    # The trainers join characters, so each symbol is one for them, of a range that no text uses.
-    symbols = sorted({symbol for split in words.values() for symbol in split})
+
+    # The trainers join characters, so each symbol becomes one character of a range that no text uses.
+    symbols = sorted(set(chain.from_iterable(words.values())))
     code = {symbol: chr(_PRIVATE + number) for number, symbol in enumerate(symbols)}
     coded = [" ".join("".join(code[symbol] for symbol in words[word]) for word in text.split()) for text in texts]
-    pairs = [["".join(symbols[ord(one) - _PRIVATE] for one in part) for part in pair]
-             for pair in learner(coded, list(code.values()), merges)]
-    return Pieces(characters, tuple((left, right) for left, right in pairs), algorithm, merges)
+
+    def decode(piece: str) -> str:
+        return "".join(symbols[ord(character) - _PRIVATE] for character in piece)
+
+    pairs = [(decode(prefix), decode(suffix)) for prefix, suffix in learner(coded, list(code.values()), merges)]
+    return Pieces(characters, tuple(pairs), algorithm, merges)
 
 
 def _learn_bpe(texts: Sequence[str], characters: Sequence[str], merges: int) -> list[tuple[str, str]]:
@@ -113,14 +119,14 @@ def _learn_bpe(texts: Sequence[str], characters: Sequence[str], merges: int) -> 
     )
     tokenizer.train_from_iterator(texts, trainer)
     pairs = json.loads(tokenizer.to_str())["model"]["merges"]
-    return [(left, right) for left, right in pairs]
+    return [(prefix, suffix) for prefix, suffix in pairs]
 
 
 def _learn_sentencepiece(texts: Sequence[str], characters: Sequence[str], merges: int) -> list[tuple[str, str]]:
     """SentencePiece ranks pieces, not pairs: a piece may arise from any two known ones, so every such pair counts."""
-    # the library's own cutter: to Python's `\w`, unlike to it, combining marks end a word
+    # Words are cut by the library: for Python's `\w`, a combining mark ends a word; for the library it does not.
     cutter = pre_tokenizers.Whitespace()
-    words = [word for text in texts for word, _ in cutter.pre_tokenize_str(text)]
+    words = [word for word, _ in chain.from_iterable(map(cutter.pre_tokenize_str, texts))]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(words), model_writer=model, model_type="bpe",
@@ -130,19 +136,19 @@ def _learn_sentencepiece(texts: Sequence[str], characters: Sequence[str], merges
         bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0, num_threads=1, minloglevel=2,
     )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return merge_pairs([processor.id_to_piece(one) for one in range(1, processor.get_piece_size())], characters)
+    return merge_pairs([processor.id_to_piece(index) for index in range(1, processor.get_piece_size())], characters)
 
 
 def merge_pairs(ranked: Sequence[str], characters: Iterable[str]) -> list[tuple[str, str]]:
     """Every pair of known pieces that gives one of `ranked` (best first), in their order."""
-    known = set(characters)
+    known_pieces = set(characters)
     pairs: list[tuple[str, str]] = []
     for piece in ranked:
         if len(piece) == 1:
             continue
         splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        pairs += [(left, right) for left, right in splits if left in known and right in known]
-        known.add(piece)
+        pairs += [(prefix, suffix) for prefix, suffix in splits if prefix in known_pieces and suffix in known_pieces]
+        known_pieces.add(piece)
     return pairs
 
 
@@ -151,7 +157,7 @@ class ImportedTokenizer:
     """A tokenizer file of the user: its pieces with their ids, and its pairs in rank order, without word marks."""
 
     path: Path
-    ids: Mapping[str, int]  # as in the file, special tokens too
+    ids: Mapping[str, int]  # ids as in the file, special tokens too
     pairs: tuple[tuple[str, str], ...]
     characters: tuple[str, ...]
 
@@ -163,33 +169,38 @@ class ImportedTokenizer:
 def import_pieces(base: FrontEnd, path: str) -> Pieces:
     """The pieces to append to `base`; `UserError` for a file that cannot be read, is too large or only seems to fit."""
     imported = read_tokenizer(confinement.open_path(path), base.word_start)
-    known = base.base_vocabulary
-    moved = [piece for piece in known if piece in imported.ids and known[piece] != imported.ids[piece]]
-    missing = [piece for piece in known if piece not in imported.ids]
-    if imported.size in (base.prefix_size, base.base_ids) and (moved or missing):
+    vocabulary = base.base_vocabulary
+
+    # A tokenizer of the same size looks as if it fitted, so ids are compared.
+    moved = [piece for piece in vocabulary
+             if piece in imported.ids and vocabulary[piece] != imported.ids[piece]]
+    absent = [piece for piece in vocabulary if piece not in imported.ids]
+    if imported.size in (base.prefix_size, base.base_ids) and (moved or absent):
         raise UserError(
             f"{imported.path} has {imported.size} ids as the base has, and is another tokenizer: {len(moved)} of the "
-            f"base's pieces have another id there and {len(missing)} are missing "
-            f"({', '.join(map(repr, [*moved, *missing][:5]))}).",
+            f"base's pieces have another id there and {len(absent)} are missing "
+            f"({', '.join(map(repr, [*moved, *absent][:5]))}).",
             "Equal size is no fit: each row would stand for another piece. Give a tokenizer of the new language "
             "alone, or let Lisan learn the pieces.",
         )
+    # Imported pieces are limited as learnt ones are.
     if len(imported.pairs) > _MAX_PIECES:
         raise UserError(f"{imported.path} has {len(imported.pairs)} merges; at most {_MAX_PIECES} rows can be learnt.",
                         "Give a smaller tokenizer of the new language.")
-    return Pieces(imported.characters, imported.pairs, OWN, len({left + right for left, right in imported.pairs}))
+    return Pieces(imported.characters, imported.pairs, OWN, len(set(map("".join, imported.pairs))))
 
 
 def read_tokenizer(path: Path, word_start: str = "") -> ImportedTokenizer:
     """A SentencePiece model, or a tokenizer in the JSON form of `tokenizers`; the file itself, or its folder.
 
-    `word_start` is how the base marks the start of a word; empty where it does not, and then pieces lose that mark.
+    `word_start` is how the base marks the start of a word; if it is empty, pieces lose that mark.
     """
     if path.is_dir():
-        found = [one for name in ("tokenizer.json", "*.model", "*.json") for one in sorted(path.glob(name))]
-        if not found:
+        patterns = ("tokenizer.json", "*.model", "*.json")
+        files = list(chain.from_iterable(sorted(path.glob(pattern)) for pattern in patterns))
+        if not files:
             raise UserError(f"{path} holds no tokenizer.", _FORMATS_HINT)
-        path = found[0]
+        path = files[0]
     try:
         content = foreign.read_bytes(path)
     except OSError as error:
@@ -202,6 +213,7 @@ def _from_json(path: Path, content: bytes, word_start: str) -> ImportedTokenizer
     try:
         values: dict[str, Any] = foreign.parse_json(content, path)
         model = values["model"]
+        # Tokenizers of bytes split letters, which no row of the base can spell.
         if '"ByteLevel"' in json.dumps([values.get("pre_tokenizer"), values.get("decoder")]):
             raise UserError(f"{path} is a tokenizer of bytes: its pieces are parts of letters, which the base's form "
                             "does not have.", "Train one on characters (BPE or Unigram without ByteLevel).")
@@ -209,10 +221,11 @@ def _from_json(path: Path, content: bytes, word_start: str) -> ImportedTokenizer
         if model["type"] == "BPE":
             merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
             ids = {**model["vocab"], **special}
-            return _without_special(path, ids, special, [(left, right) for left, right in merges], None, word_start)
+            pairs = [(prefix, suffix) for prefix, suffix in merges]
+            return _without_special(path, ids, special, pairs, None, word_start)
         if model["type"] == "Unigram":
             ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])} | special
-            ranked = [piece for piece, _ in sorted(model["vocab"], key=lambda one: -one[1])]
+            ranked = [piece for piece, _ in sorted(model["vocab"], key=lambda entry: -entry[1])]
             return _without_special(path, ids, special, None, ranked, word_start)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no whole tokenizer: {error!r}.", _FORMATS_HINT) from error
@@ -238,18 +251,23 @@ def _without_special(path: Path, ids: Mapping[str, int], special: Mapping[str, i
                      merges: Sequence[tuple[str, str]] | None, ranked: Sequence[str] | None,
                      word_start: str) -> ImportedTokenizer:
     """Drop special tokens, and keep the pairs whose parts come before them."""
-    plain = [text for piece in ids if piece not in special and (text := piece.replace(WORD_START, word_start))]
+    plain = [piece.replace(WORD_START, word_start) for piece in ids if piece not in special]
     characters = tuple(sorted({text for text in plain
                                if len(text) == 1 and not text.isspace() and text != word_start}))
-    known = {*characters, *word_start}
+    known_pieces = {*characters, *word_start}
+    # A Unigram vocabulary has no pairs, so these are derived from its order.
     if ranked is not None:
-        longer = [text for piece in ranked if len(text := piece.replace(WORD_START, word_start)) > 1
-                  and " " not in text.removeprefix(word_start) and not _SPECIAL_FORM.fullmatch(text)]
-        return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), known)), characters)
+        pieces = [piece.replace(WORD_START, word_start) for piece in ranked]
+        longer = [piece for piece in pieces if len(piece) > 1 and " " not in piece.removeprefix(word_start)
+                  and not _SPECIAL_FORM.fullmatch(piece)]
+        return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), known_pieces)), characters)
+
+    # A pair counts only if both of its parts are known by then.
     pairs = []
-    for left, right in merges or ():
-        pair = left.replace(WORD_START, word_start), right.replace(WORD_START, word_start)
-        if pair[0] in known and pair[1] in known and not _SPECIAL_FORM.fullmatch("".join(pair)):
-            pairs.append(pair)
-            known.add("".join(pair))
+    for merge in merges or ():
+        prefix, suffix = (part.replace(WORD_START, word_start) for part in merge)
+        piece = prefix + suffix
+        if prefix in known_pieces and suffix in known_pieces and not _SPECIAL_FORM.fullmatch(piece):
+            pairs.append((prefix, suffix))
+            known_pieces.add(piece)
     return ImportedTokenizer(path, ids, tuple(dict.fromkeys(pairs)), characters)

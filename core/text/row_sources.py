@@ -27,17 +27,23 @@ class SpelledRowCounts:
 def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation, variant_of: str = "") -> list[int]:
     """Ids of the old rows whose mean the new row is; none means all rows, with noise.
 
-    The tag of a language that is a variant starts from the tag of the language that it is a variant of.
+    The tag of a variant starts from the tag of its source language.
     """
     if token.kind == "tag":
-        if variant_of and (own := base.tag_id(variant_of)) is not None:
-            return [own]
-        if (own := base.own_tag_id(token.language)) is not None:
-            return [own]
+        variant_tag = base.tag_id(variant_of) if variant_of else None
+        if variant_tag is not None:
+            return [variant_tag]
+        # A base may have a tag for a language that it does not speak.
+        own_tag = base.own_tag_id(token.language)
+        if own_tag is not None:
+            return [own_tag]
         tags = (base.tag_id(language) for language in base.base_languages)
         return [tag for tag in tags if tag is not None]
-    if strategy in AROUND_THE_MEAN or token.kind == "byte":  # the name of a byte spells nothing
+    # The name of a byte spells nothing.
+    if strategy in AROUND_THE_MEAN or token.kind == "byte":
         return []
+
+    # The start of a word is no letter, so it is set aside before the romanisation.
     start = base.word_start if token.text.startswith(base.word_start) else ""
     letters = token.text.removeprefix(start)
     spelled = letters if strategy == "neighbours" else base.cased(romanise_by_order(letters))

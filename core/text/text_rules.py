@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 
 from config import foreign
@@ -51,7 +52,7 @@ class RulesUse:
 
 @dataclass(frozen=True)
 class RulesInfo:
-    """Rules that can be chosen. `edited` names what was made with an earlier version of them."""
+    """Rules that can be chosen. `edited` names the artefacts made with an earlier version."""
 
     name: str
     language: str
@@ -89,7 +90,7 @@ def ships(name: str) -> bool:
 
 
 def checked(text: str) -> TextRules:
-    """Rules from the editor; `UserError` names what is wrong."""
+    """Rules from the editor; `UserError` names the fault."""
     return shipped.checked_rules(text, "the editor")
 
 
@@ -99,9 +100,9 @@ def read(workspace: Workspace, name: str) -> str:
         return shipped.rules_text(name)
     path = _path(workspace, name)
     if not path.is_file():
-        own = _own(workspace)
-        near = [*filter(ships, [code_of(name)]), *get_close_matches(name, (*own, *shipped.rule_names()), 3)]
-        raise UserError(f"There are no text rules named {name!r} (your own: {', '.join(own) or 'none'}).",
+        own_rules = _own(workspace)
+        near = [*filter(ships, [code_of(name)]), *get_close_matches(name, (*own_rules, *shipped.rule_names()), 3)]
+        raise UserError(f"There are no text rules named {name!r} (your own: {', '.join(own_rules) or 'none'}).",
                         (f"Near: {', '.join(near)}. " if near else "")
                         + "List all: python -m scripts.rules; on the page: Text rules on the Tokenizer tab.")
     return _read_file(path)
@@ -127,16 +128,18 @@ def for_languages(workspace: Workspace, names: str, languages: Sequence[str]) ->
     """The rules of each language, of `names` with commas between them; None for a language without."""
     if len(languages) == 1 and "," not in names:
         return {languages[0]: for_dataset(workspace, names, languages[0])}
-    found: dict[str, TextRules | None] = dict.fromkeys(languages)
+    rules_of: dict[str, TextRules | None] = dict.fromkeys(languages)
     for name in filter(None, names.split(",")):
-        own = _language_of(workspace, name) or name
-        fitting = [code for code in languages if code.partition("-")[0] == own.partition("-")[0]]
-        for code in fitting or languages[:1]:  # of which it says why they do not fit
-            if (other := found[code]) is not None:
+        rules_language = _language_of(workspace, name) or name
+        fitting = [code for code in languages if code.partition("-")[0] == rules_language.partition("-")[0]]
+        # Without a fitting language, the first one says why the rules do not fit.
+        for code in fitting or languages[:1]:
+            other = rules_of[code]
+            if other is not None:
                 raise UserError(f"The rules {other.name!r} and {name!r} are both chosen, and the texts in {code!r} go "
                                 "through one of them.", "Choose one for each language of the dataset.")
-            found[code] = for_dataset(workspace, name, code)
-    return found
+            rules_of[code] = for_dataset(workspace, name, code)
+    return rules_of
 
 
 def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> TextNormaliser:
@@ -156,11 +159,12 @@ def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, .
         except UserError as error:
             listed.append(RulesInfo(name, "", not shipped.has_rules(name), "", "", fault=error.message))
             continue
-        now = content_hash(rules)
-        mine = [use for use in uses if use.rules == name]
-        listed.append(RulesInfo(name, rules.language, not shipped.has_rules(name), now, rules.about,
-                                tuple(f"{use.kind} {use.name}" for use in mine if use.hash == now),
-                                tuple(f"{use.kind} {use.name}" for use in mine if use.hash != now)))
+        # Artefacts made with an older version are listed apart.
+        current_hash = content_hash(rules)
+        rule_uses = [use for use in uses if use.rules == name]
+        listed.append(RulesInfo(name, rules.language, not shipped.has_rules(name), current_hash, rules.about,
+                                tuple(f"{use.kind} {use.name}" for use in rule_uses if use.hash == current_hash),
+                                tuple(f"{use.kind} {use.name}" for use in rule_uses if use.hash != current_hash)))
     return tuple(listed)
 
 
@@ -171,66 +175,73 @@ def numbers_alone() -> tuple[str, ...]:
 
 def choices(workspace: Workspace, language: str = "") -> list[str]:
     """Names that can be chosen for a language: own rules, then shipped ones of it; of every language when empty."""
-    own = [name for name in _own(workspace) if not language or _language_of(workspace, name) in ("", language)]
+    own_rules = [name for name in _own(workspace) if not language or _language_of(workspace, name) in ("", language)]
     ready = [name
              for name in shipped.rule_names() if not language or name.partition("-")[0] == language.partition("-")[0]]
-    return [*own, *ready]
+    return [*own_rules, *ready]
 
 
 def save(workspace: Workspace, name: str, text: str) -> SavedRules:
-    """Check `text` and save it as `name`; where something was made with these rules, refuse and name a free one."""
+    """Check `text` and save it as `name`; if something was made with these rules, refuse and suggest a free name."""
     if shipped.has_rules(name):
         raise UserError(f"The rules {name!r} ship with the app and are not changed.",
                         f"Save yours under another name, such as {copy_name(workspace, name)!r}.")
+
     path = _path(workspace, name)
     if len(text.encode("utf-8", "replace")) > LARGEST_FILE:
         raise UserError(f"The rules are larger than {LARGEST_FILE // 1024} KiB.",
                         "Leave out what the texts do not hold.")
+
     rules = shipped.checked_rules(text, f"rules {name!r}").model_copy(update={"name": name})
-    wanted = content_hash(rules)
-    made = [use for use in find_uses(workspace) if use.rules == name and use.hash != wanted]
-    if made:
-        users = ", ".join(f"{use.kind} {use.name}" for use in made[:4]) + (" and others" if len(made) > 4 else "")
+
+    # An artefact keeps its copy of the rules, and the name must go on meaning that copy.
+    new_hash = content_hash(rules)
+    outdated = [use for use in find_uses(workspace) if use.rules == name and use.hash != new_hash]
+    if outdated:
+        users = ", ".join(f"{use.kind} {use.name}" for use in outdated[:4])
+        users += " and others" if len(outdated) > 4 else ""
         raise UserError(
-            f"{users[0].upper()}{users[1:]} {'was' if len(made) == 1 else 'were'} made with the rules {name!r}: "
+            f"{users[0].upper()}{users[1:]} {'was' if len(outdated) == 1 else 'were'} made with the rules {name!r}: "
             "another text under that name would not be what they read by.",
             f"Save the edit under another name, such as {copy_name(workspace, name)!r}, and make a tokenizer with it.",
         )
+
+    # The name inside the file is the name of the file.
     line = f"name: {name}"
     text = _NAME_LINE.sub(line, text, count=1) if _NAME_LINE.search(text) else f"{line}\n{text}"
     if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return SavedRules(name, wanted, path, "already there")
+        return SavedRules(name, new_hash, path, "already there")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
-    return SavedRules(name, wanted, path, "written")
+    return SavedRules(name, new_hash, path, "written")
 
 
 def save_copy(workspace: Workspace, name: str, text: str) -> SavedRules:
-    """Like `save`; where that name may not be written, under a free one."""
-    taken = shipped.has_rules(name) or any(use.rules == name for use in find_uses(workspace))
-    return save(workspace, copy_name(workspace, name) if taken else name, text)
+    """Like `save`; if that name may not be written, under a free one."""
+    is_taken = shipped.has_rules(name) or any(use.rules == name for use in find_uses(workspace))
+    return save(workspace, copy_name(workspace, name) if is_taken else name, text)
 
 
 def copy_name(workspace: Workspace, name: str) -> str:
     """Such as `am-2`, which nothing has yet."""
     stem = re.sub(r"-\d+$", "", name)
-    taken = {stem, *(use.rules for use in find_uses(workspace)), *_own(workspace), *shipped.rule_names()}
-    return free_name(stem, taken.__contains__)
+    used_names = {stem, *(use.rules for use in find_uses(workspace)), *_own(workspace), *shipped.rule_names()}
+    return free_name(stem, used_names.__contains__)
 
 
 def find_uses(workspace: Workspace) -> tuple[RulesUse, ...]:
     """Everything in the workspace that holds a copy of rules; one entry for all checkpoints of a run."""
-    found: dict[RulesUse, None] = {}
+    uses: dict[RulesUse, None] = {}
     for kind, pattern in _COPIES:
         for path in sorted(workspace.path.glob(pattern)):
-            made = path.relative_to(workspace.path).parts[1]
+            artefact = path.relative_to(workspace.path).parts[1]
             try:
                 content = foreign.read_bytes(path)
                 name = str(foreign.parse_json(content, path)["name"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # loading it reports a damaged copy
-            found[RulesUse(kind, made, name, hashlib.sha256(content).hexdigest())] = None
-    return tuple(found)
+            uses[RulesUse(kind, artefact, name, hashlib.sha256(content).hexdigest())] = None
+    return tuple(uses)
 
 
 def hint_unused_rules(dataset: PreparedDataset, chosen: str) -> str:
@@ -267,11 +278,13 @@ def _read_file(path: Path) -> str:
         raise UserError(f"{path} could not be read: {error}.", "Write it as UTF-8 text.") from error
 
 
-def with_entry(text: str, table: str, written: str, spoken: str) -> str:
-    """`text` with an entry in `table`; an earlier one for `written` is replaced."""
-    if not written.strip() or "\n" in written + spoken:
+def with_entry(text: str, table: str, entry: str, reading: str) -> str:
+    """`text` with an entry in `table`; an earlier one for `entry` is replaced."""
+    if not entry.strip() or "\n" in entry + reading:
         raise UserError("The entry has nothing that is written.", "Give what stands in the text, in one line.")
-    line = f"  {_quoted(written.strip())}: {_quoted(spoken.strip())}"
+    line = f"  {_quoted(entry.strip())}: {_quoted(reading.strip())}"
+
+    # Find the table, or add it at the end.
     head = re.search(rf"^{table}:[ \t]*(\{{\}})?[ \t]*(#.*)?$", text, re.MULTILINE)
     if head is None:
         if re.search(rf"^{table}:", text, re.MULTILINE):
@@ -279,10 +292,12 @@ def with_entry(text: str, table: str, written: str, spoken: str) -> str:
         return f"{text.rstrip()}\n{table}:\n{line}\n"
     block_end = _block_end(text, head.end())
     block = text[head.end():block_end]
-    key = re.escape(written.strip())
-    there = re.search(rf"^  (?:{key}|'{key}'|{re.escape(_quoted(written.strip()))}):.*$", block, re.MULTILINE)
-    if there:
-        block = block[:there.start()] + line + block[there.end():]
+
+    # An entry may be quoted in several ways.
+    key = re.escape(entry.strip())
+    existing = re.search(rf"^  (?:{key}|'{key}'|{re.escape(_quoted(entry.strip()))}):.*$", block, re.MULTILINE)
+    if existing:
+        block = block[:existing.start()] + line + block[existing.end():]
     else:
         block = f"\n{line}{block}"
     return f"{text[:head.start()]}{table}:{block}{text[block_end:]}"
@@ -302,14 +317,14 @@ def with_latin(text: str, choice: str) -> str:
 def with_folds(text: str, names: list[str]) -> str:
     """`text` with the chosen foldings."""
     line = f"fold: [{', '.join(names)}]"
-    made, count = re.subn(r"^fold:[^\n]*(\n-[^\n]*|\n +-[^\n]*)*", line, text, count=1, flags=re.MULTILINE)
-    return made if count else f"{text.rstrip()}\n{line}\n"
+    edited, count = re.subn(r"^fold:[^\n]*(\n-[^\n]*|\n +-[^\n]*)*", line, text, count=1, flags=re.MULTILINE)
+    return edited if count else f"{text.rstrip()}\n{line}\n"
 
 
 def _block_end(text: str, start: int) -> int:
     """Where the indented lines after `start` end."""
-    found = re.compile(r"\n(?=[^\s#])").search(text, start)
-    return found.start() if found else len(text)
+    match = re.compile(r"\n(?=[^\s#])").search(text, start)
+    return match.start() if match else len(text)
 
 
 def _quoted(value: str) -> str:
@@ -328,7 +343,7 @@ class RulesPreview:
 
 @dataclass(frozen=True)
 class FoldCost:
-    """What a folding does to some texts: distinct words and letters before and after, and words that it merges."""
+    """The effect of a folding on some texts: distinct words and letters before and after, and words that it merges."""
 
     name: str
     about: str
@@ -336,7 +351,7 @@ class FoldCost:
     words_after: int
     letters: int
     letters_after: int
-    occurrences: int  # of words whose spelling changes
+    occurrences: int  # occurrences of words whose spelling changes
     total: int  # words in all
     merged: tuple[tuple[str, ...], ...]  # the largest groups of words that become one
 
@@ -348,39 +363,43 @@ class FoldCost:
 def preview(rules: TextRules, texts: Iterable[str]) -> list[RulesPreview]:
     """Each text before and after, with the spans that changed."""
     writer = shipped.verbalizer_of(rules)
-    shown = ((text, writer.verbalize_traced(text)) for text in texts)
-    return [RulesPreview(text, done.traced.text, done.traced.changes(), done.left_out) for text, done in shown]
+    traced = ((text, writer.verbalize_traced(text)) for text in texts)
+    return [RulesPreview(text, result.traced.text, result.traced.changes(), result.left_out) for text, result in traced]
 
 
-def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[FoldCost]:
+def fold_costs(rules: TextRules, texts: Iterable[str], limit: int = 12) -> list[FoldCost]:
     """What each folding of `rules`, chosen or not, would do to `texts` after the other rules."""
     writer = shipped.verbalizer_of(rules.model_copy(update={"fold": ()}))
-    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.verbalize(text))]
+    words = list(chain.from_iterable(re.findall(r"[^\W\d_]+", writer.verbalize(text)) for text in texts))
     letters = set("".join(words))
     costs = []
+
+    # Words that become equal are the cost of a folding, fewer letters its gain.
     for name, fold in rules.folds.items():
         table = fold.table()
         groups: dict[str, set[str]] = {}
+        # Words with the same folded form can no longer be told apart.
         for word in words:
             groups.setdefault(word.translate(table), set()).add(word)
         merged = sorted((tuple(sorted(group)) for group in groups.values() if len(group) > 1),
                         key=lambda group: -len(group))
         costs.append(FoldCost(
             name, fold.about, len(set(words)), len(groups), len(letters),
-            len({table.get(ord(one), one) for one in letters}), sum(word.translate(table) != word for word in words),
-            len(words), tuple(merged[:most])))
+            len({table.get(ord(letter), letter) for letter in letters}),
+            sum(word.translate(table) != word for word in words),
+            len(words), tuple(merged[:limit])))
     return costs
 
 
-def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:
-    """Texts of a dataset as they were imported; with `most`, those with digits, signs or Latin letters first."""
-    return list(_texts(workspace.dataset(name) / "manifest.jsonl", most))
+def dataset_texts(workspace: Workspace, name: str, limit: int | None = None) -> list[str]:
+    """Texts of a dataset as they were imported; with `limit`, those with digits, signs or Latin letters first."""
+    return list(_texts(workspace.dataset(name) / "manifest.jsonl", limit))
 
 
 @foreign.cached_by_file(4)  # a manifest may have 100,000 lines
-def _texts(path: Path, most: int | None) -> tuple[str, ...]:
+def _texts(path: Path, limit: int | None) -> tuple[str, ...]:
     texts = [str(row.get("text", "")) for _, row in read_json_lines(path)]
-    if most is None:
+    if limit is None:
         return tuple(texts)
     special = re.compile(r"\d|[/%$€£@&+]|[A-Za-z]{2,}|\w\.\w")
-    return tuple(sorted(texts, key=lambda text: -len(special.findall(text)))[:most])
+    return tuple(sorted(texts, key=lambda text: -len(special.findall(text)))[:limit])

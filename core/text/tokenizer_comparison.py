@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,7 @@ CHARACTERS = "characters"  # the candidate without merges, against which the oth
 BASE = "base as it is"
 WITH_BYTES = "characters and bytes"  # byte fallback; for comparison only, as it saves nothing
 ALGORITHMS: tuple[Literal["bpe", "sentencepiece"], ...] = ("bpe", "sentencepiece")
-_MAX_RARE_SHARE = 0.05  # of new rows that may be too rare, where the share among the characters is lower
+_MAX_RARE_SHARE = 0.05  # share of new rows that may be too rare, if the share among the characters is lower
 _MIN_SAVING = 0.1  # share of tokens that longer pieces must save to be worth their rows
 _SHOWN = 60  # rare pieces in the report
 
@@ -64,7 +65,7 @@ class TokenizerCandidate:
     unknown_rate: float
     given_unknown_rate: float | None
     tokens_per_character: float
-    tokens_per_second: float  # of audio
+    tokens_per_second: float  # tokens a second of audio
     longest: int  # ids of the longest text, start, stop and tag counted
     over_limit: int  # texts of more ids than the model has positions for
     rare: int  # new rows that the training text uses fewer than MIN_OCCURRENCES times
@@ -100,22 +101,22 @@ class TokenizerComparison:
     language: str
     rules: str
     texts: int
-    seconds: float  # of audio
+    seconds: float  # seconds of audio
     limit: int  # text ids that the model has positions for
     candidates: tuple[TokenizerCandidate, ...]
     recommendation: Recommendation
     proven: tuple[str, ...]  # base languages whose sample sentences keep their ids with the recommended one
     script: tuple[ScriptBlock, ...]
     gaps: tuple[str, ...]  # characters of the user's own text that are too rare in training text
-    sentences: tuple[RecordingPrompt, ...]  # of the user's own text
+    sentences: tuple[RecordingPrompt, ...]  # sentences of the user's own text
     still_rare: tuple[str, ...]  # gaps that remain with these sentences
     left_out: tuple[str, ...] = ()  # candidates that were not compared, and why
     own: str = ""  # the user's own tokenizer, whose pieces are the candidate `own`
     rules_from: str = ""  # the tokenizer whose rules were taken, where none were named
-    rules_hash: str = ""  # of the rules' content; empty without rules
+    rules_hash: str = ""  # hash of the rules' content; empty without rules
 
     def candidate(self, name: str) -> TokenizerCandidate | None:
-        return next((one for one in self.candidates if one.name == name), None)
+        return next((candidate for candidate in self.candidates if candidate.name == name), None)
 
     def save(self, folder: Path) -> Path:
         """Write `lab.json` into `folder`, whole or not at all."""
@@ -129,7 +130,7 @@ class TokenizerComparison:
 
 
 def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int], limit: int, rules: TextRules | None,
-                     excluded: list[str], own: Pieces | None = None,
+                     excluded: list[str], own_pieces: Pieces | None = None,
                      byte_fallback: bool = False) -> Iterator[BuiltCandidate]:
     """The base as it is, characters alone, each algorithm at each size, and the pieces of the user's own tokenizer.
 
@@ -141,6 +142,7 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
                                  rules, byte_fallback)
         return BuiltCandidate(_measure(name, extended, pieces, texts, limit), extended)
 
+    # The base comes first, then characters alone, against which the others are compared.
     yield BuiltCandidate(_measure(BASE, base, None, texts, limit), base)
     bare = [normalisers.without_marks(text) for text in texts.train]
     plain = with_all_characters(train_pieces(bare, "bpe", 0), texts.all)
@@ -151,20 +153,22 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
         seen: set[tuple[tuple[str, str], ...]] = set()
         for size in sorted(set(sizes)):
             pieces = with_all_characters(train_pieces(bare, algorithm, size, base.split_word), texts.all)
+            # A larger size may give the same pieces.
             if not pieces.merges or pieces.merges in seen:
                 excluded.append(f"{algorithm}-{size}: the text gives no more pieces than a smaller candidate has")
                 continue
             seen.add(pieces.merges)
             yield built(f"{algorithm}-{size}", pieces)
-    if own is not None:
-        yield built(OWN, with_all_characters(own, texts.all))
+    if own_pieces is not None:
+        yield built(OWN, with_all_characters(own_pieces, texts.all))
 
 
 def why_no_bytes(base: FrontEnd, texts: ComparedTexts) -> str:
-    """Why byte fallback is off by default, with the numbers of this text; empty where the base has bytes."""
+    """Why byte fallback is off by default, with the numbers of this text; empty if the base has bytes."""
     if all(byte in base.base_vocabulary for byte in BYTES):
         return ""
-    needed = len({byte for character in characters_of(texts.all) for byte in character.encode("utf-8", "replace")})
+    text_bytes = set("".join(characters_of(texts.all)).encode("utf-8", "replace"))
+    needed = len(text_bytes)
     return (f"{WITH_BYTES}: byte fallback is off (--byte-fallback compares it). The base has no pieces of bytes, so it "
             f"would be {needed} more rows for the bytes of this text and 256 for any text. Every character of the text "
             "has its row, so training would never use the rows of bytes, and a character that is new at "
@@ -184,17 +188,19 @@ def _measure(name: str, front_end: FrontEnd, pieces: Pieces | None, texts: Compa
     tokens, length = count_tokens(every, front_end.unknown_id), max(1, sum(map(len, texts.all)))
     characters = characters_of(texts.all)
     overhead = front_end.overhead(texts.language) if pieces else 3
-    uses = Counter(token for ids, _ in train for token in ids)
+
+    uses = Counter(chain.from_iterable(ids for ids, _ in train))
     added = [token for token in front_end.added_tokens() if token.language == texts.language] if pieces else []
     rare = sorted(((token.text, uses[token.id]) for token in added
-                   if token.kind != "tag" and uses[token.id] < MIN_OCCURRENCES), key=lambda one: (one[1], one[0]))
-    given = sum(len(encode(text)[1]) for text in texts.given)
+                   if token.kind != "tag" and uses[token.id] < MIN_OCCURRENCES), key=lambda piece: (piece[1], piece[0]))
+    unknown_given = sum(len(encode(text)[1]) for text in texts.given)
+
     return TokenizerCandidate(
         name=name, algorithm=pieces.algorithm if pieces else "", merges_asked=pieces.merges_asked if pieces else 0,
         merges=pieces.longer_than_one if pieces else 0, tokens_added=len(added), characters=len(characters),
         characters_covered=sum(not encode(character)[1] for character in characters),
         unknown_rate=sum(len(unknown) for _, unknown in every) / length,
-        given_unknown_rate=given / max(1, sum(map(len, texts.given))) if texts.given else None,
+        given_unknown_rate=unknown_given / max(1, sum(map(len, texts.given))) if texts.given else None,
         tokens_per_character=tokens / length, tokens_per_second=tokens / texts.seconds if texts.seconds else 0.0,
         longest=max((len(ids) for ids, _ in every), default=0) + overhead,
         over_limit=sum(len(ids) + overhead > limit for ids, _ in every), rare=len(rare),
@@ -209,18 +215,24 @@ def recommend(candidates: Sequence[TokenizerCandidate], limit: int) -> Recommend
     new rows that is too rare is no higher than the characters' own or a twentieth, nothing becomes unknown, and a
     tenth of the tokens is saved.
     """
-    plain = next(one for one in candidates if one.name == CHARACTERS)
-    longer = [one for one in candidates if one.algorithm and one.name not in (CHARACTERS, WITH_BYTES)]
+    # Find the candidates whose rows can be learnt, and among them those that save enough.
+    plain = next(candidate for candidate in candidates if candidate.name == CHARACTERS)
+    longer = [candidate for candidate in candidates
+              if candidate.algorithm and candidate.name not in (CHARACTERS, WITH_BYTES)]
     allowed = max(plain.rare_share, _MAX_RARE_SHARE)
-    learnable = [one for one in longer if one.rare_share <= allowed and one.unknown_rate <= plain.unknown_rate]
-    worth = [one for one in learnable if one.tokens_per_character <= (1 - _MIN_SAVING) * plain.tokens_per_character]
+    learnable = [candidate for candidate in longer
+                 if candidate.rare_share <= allowed and candidate.unknown_rate <= plain.unknown_rate]
+    most_tokens = (1 - _MIN_SAVING) * plain.tokens_per_character
+    worth = [candidate for candidate in learnable if candidate.tokens_per_character <= most_tokens]
 
-    def saving(one: TokenizerCandidate) -> float:
-        return 1 - one.tokens_per_character / plain.tokens_per_character
+    def saving(candidate: TokenizerCandidate) -> float:
+        return 1 - candidate.tokens_per_character / plain.tokens_per_character
 
+    # Explain the choice with the numbers that decided it.
     chosen = plain
     if worth:
-        chosen = min(worth, key=lambda one: (one.over_limit, one.tokens_per_character, one.tokens_added))
+        chosen = min(worth, key=lambda candidate: (candidate.over_limit, candidate.tokens_per_character,
+                                                   candidate.tokens_added))
         reason = (f"It needs {saving(chosen):.0%} fewer tokens than characters alone "
                   f"({chosen.tokens_per_character:.2f} a character against {plain.tokens_per_character:.2f}), and its "
                   f"rows can be learnt: {chosen.rare} of {chosen.tokens_added} are seen fewer than {MIN_OCCURRENCES} "
@@ -228,18 +240,19 @@ def recommend(candidates: Sequence[TokenizerCandidate], limit: int) -> Recommend
     elif not longer:
         reason = "The text gave no pieces longer than one character."
     elif learnable:
-        best = min(learnable, key=lambda one: one.tokens_per_character)
+        best = min(learnable, key=lambda candidate: candidate.tokens_per_character)
         reason = (f"Longer pieces save too little: {best.name}, the best whose rows can be learnt, needs "
                   f"{saving(best):.0%} fewer tokens, and less than {_MIN_SAVING:.0%} is not worth "
                   f"{best.tokens_added - plain.tokens_added} more rows.")
     else:
-        nearest = min(longer, key=lambda one: (one.unknown_rate > plain.unknown_rate, one.rare_share))
+        nearest = min(longer, key=lambda candidate: (candidate.unknown_rate > plain.unknown_rate, candidate.rare_share))
         reason = (
             f"Every other candidate leaves text unknown ({nearest.name}: {nearest.unknown_rate:.1%})."
             if nearest.unknown_rate > plain.unknown_rate else
             f"Every other candidate has too many rows that cannot be learnt: {nearest.rare} of the "
             f"{nearest.tokens_added} of {nearest.name} are seen fewer than {MIN_OCCURRENCES} times, {plain.rare} of "
             f"the {plain.tokens_added} of the characters.")
+    # Warnings follow the choice, whichever it was.
     if chosen.rare:
         reason += (f" {chosen.rare} of its {chosen.tokens_added} new rows are seen fewer than {MIN_OCCURRENCES} times; "
                    "more recordings that hold them would teach them.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from data.manifest import SPLITS, TRAIN, PreparedDataset
 
 REPORT_FILE = "report.json"
 _FEW_UNUSED, _UNUSED_SHARE = 3, 0.5  # letters that occur only within merged pieces are usual in little text
-_PIECES_PER_TEXT = 50  # that are encoded as one text
+_PIECES_PER_TEXT = 50  # pieces that are encoded as one text
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BaseProof:
     hash_after: str
     same: bool
     sentences: tuple[ProofSentence, ...]
-    pieces: int = 0  # of both tokenizers, that were written beside the sentences
+    pieces: int = 0  # pieces of both tokenizers that were encoded beside the sentences
 
 
 @dataclass(frozen=True)
@@ -123,42 +123,55 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
     """Measure `extended` on all of the dataset's text, and prove it on `sentences` (language, text) of the base."""
     normal = {clip.id: extended.normalise(clip.text, clip.language) for clip in dataset.clips}
     length = max(1, sum(map(len, normal.values())))  # characters, spaces included
-    before = [base.spell(text) for text in normal.values()]
-    after = [extended.spell(normal[clip.id], clip.language) for clip in dataset.clips]
+
+    # Every text is encoded by both tokenizers.
+    base_encoded = [base.spell(text) for text in normal.values()]
+    encoded = [extended.spell(normal[clip.id], clip.language) for clip in dataset.clips]
+
+    # Characters that rules and normaliser leave out, that are known, and that only held-out clips have.
     dropped: Counter[str] = Counter()
     for clip in dataset.clips:
         dropped.update(extended.dropped(clip.text, clip.language))
-    train, held_out, test = (characters_of([normal[clip.id] for clip in dataset.split(part)]) for part in SPLITS)
+    train, held_out, test = (_characters_of_split(dataset, normal, part) for part in SPLITS)
     held_out |= test
     every = train | held_out
-    unknown = {character for _, unknown in after for character in unknown}
+    unknown = set[str]().union(*(characters for _, characters in encoded))
     added = {token.text for token in extended.added_to(base)}
     pieces = [token for token in extended.added_to(base) if token.kind in ("character", "merge")]
+
+    # A piece that no training text is encoded with gets a row that is never trained.
     trained = set[int]()
-    for clip, (ids, _) in zip(dataset.clips, after, strict=True):
+    for clip, (ids, _) in zip(dataset.clips, encoded, strict=True):
         if clip.split == TRAIN:
             trained.update(ids)
+
+    # The base's own languages must be encoded as before.
     proofs = prove(base, extended, sentences, every_piece=True)
-    proven = [proof.language for proof in proofs]
+    proven_languages = [proof.language for proof in proofs]
+
     return TokenizerReport(
         dataset.card.language, ",".join(dict.fromkeys(map(extended.normaliser_for, dataset.card.languages))),
         training.algorithm, training.merges_asked, training.merges,
         tokens_added=len(added), characters=len(every), characters_covered=len(every - unknown),
         characters_added=tuple(sorted(every & added)), characters_reused=tuple(sorted(every - added - unknown)),
         characters_held_out_only=tuple(sorted(held_out - train)),
-        unknown_rate_before=_count_unknown(before) / length, unknown_rate=_count_unknown(after) / length,
-        tokens_per_character_before=count_tokens(before, base.unknown_id) / length,
-        tokens_per_character=count_tokens(after, base.unknown_id) / length,
+        unknown_rate_before=_count_unknown(base_encoded) / length, unknown_rate=_count_unknown(encoded) / length,
+        tokens_per_character_before=count_tokens(base_encoded, base.unknown_id) / length,
+        tokens_per_character=count_tokens(encoded, base.unknown_id) / length,
         dropped=dict(sorted(dropped.items())), prefix_size=base.size, size=extended.size,
         fingerprint=extended.fingerprint, probe_source=probe_source, proofs=proofs,
-        unproven=tuple(code for code in base.base_languages if code not in proven),
-        unprepared=tuple(code for code in proven if base.unready(code)),
+        unproven=tuple(code for code in base.base_languages if code not in proven_languages),
+        unprepared=tuple(code for code in proven_languages if base.unready(code)),
         rules=", ".join(filter(None, (text_rules.label(extended.writer(code)) for code in dataset.card.languages))),
         texts_written_out=sum(extended.verbalize(clip.text, clip.language).split() != clip.text.split()
                               for clip in dataset.clips),
         shared_file=prove_shared_file(base, extended, sentences),
         pieces_added=len(pieces), pieces_unused=tuple(token.text for token in pieces if token.id not in trained),
     )
+
+
+def _characters_of_split(dataset: PreparedDataset, normal: Mapping[str, str], split: str) -> set[str]:
+    return characters_of([normal[clip.id] for clip in dataset.split(split)])
 
 
 def count_tokens(encoded: Sequence[tuple[list[int], str]], unknown_id: int) -> int:
@@ -174,13 +187,15 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
           every_piece: bool = False) -> tuple[BaseProof, ...]:
     """Encode (language, text) pairs of the base's languages by both front-ends, or also `every_piece` that either has.
 
-    Languages of earlier trainings are among them; where no sentence of one is here, its pieces alone.
-    Sentences may not contain a new piece that a base language would use, so `every_piece` tests all pieces.
-    Where a package or file is missing that a language needs, both tokenizers get its text unprepared.
-    Characters that the base does not know are allowed.
+    Languages of earlier trainings are included; without a sentence of such a language, only its pieces are encoded. A
+    sentence may not contain a new piece that a base language would use, so `every_piece` tests all pieces. If a package
+    or file that a language needs is missing, both tokenizers get its text unprepared. Characters that the base does not
+    know are allowed.
     """
     proofs: list[BaseProof] = []
     pieces: tuple[str, ...] = ()
+
+    # Pieces are encoded in texts of several, as single ones are slow.
     if every_piece:
         pieces = (*base.pieces, *(token.text for token in extended.added_tokens() if token.kind != "tag"))
     piece_texts = _texts_of(pieces)
@@ -188,16 +203,17 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
         texts = [text for code, text in sentences if code == language]
         if not texts and not (every_piece and base.is_new(language)):
             continue
-        before, after = (_encoded(one, [*texts, *piece_texts], language) for one in (base, extended))
-        proofs.append(_proof(language, texts, before, after, len(pieces)))
+        base_ids, extended_ids = (_encoded(front_end, [*texts, *piece_texts], language)
+                                  for front_end in (base, extended))
+        proofs.append(_proof(language, texts, base_ids, extended_ids, len(pieces)))
     return tuple(proofs)
 
 
 def prove_shared_file(base: FrontEnd, extended: FrontEnd,
                       sentences: Sequence[tuple[str, str]]) -> tuple[BaseProof, ...]:
-    """Encode `sentences` and every base piece by the base's file and by the shared one; none where there is no such.
+    """Encode `sentences` and every base piece by the base's file and by the shared one; none without a shared file.
 
-    In the shared file a new language's pieces may join what a base language of the same script has apart.
+    In the shared file, a new language's pieces may join what a base language of the same script keeps apart.
     """
     shared = extended.shared_file()
     if shared is None:
@@ -207,9 +223,9 @@ def prove_shared_file(base: FrontEnd, extended: FrontEnd,
     for language in base.base_languages:
         texts = [text for code, text in sentences if code == language]
         normal = [base.normalise_for_comparison(text, language) for text in texts]
-        before = [base.spell(text)[0] for text in (*normal, *piece_texts)]
-        after = [shared.encode(text)[0] for text in (*normal, *piece_texts)]
-        proofs.append(_proof(language, texts, before, after, len(base.pieces)))
+        base_ids = [base.spell(text)[0] for text in (*normal, *piece_texts)]
+        shared_ids = [shared.encode(text)[0] for text in (*normal, *piece_texts)]
+        proofs.append(_proof(language, texts, base_ids, shared_ids, len(base.pieces)))
     return tuple(proofs)
 
 
@@ -217,12 +233,12 @@ def _texts_of(pieces: Sequence[str]) -> list[str]:
     return [" ".join(pieces[start:start + _PIECES_PER_TEXT]) for start in range(0, len(pieces), _PIECES_PER_TEXT)]
 
 
-def _proof(language: str, texts: Sequence[str], before: Sequence[list[int]], after: Sequence[list[int]],
+def _proof(language: str, texts: Sequence[str], base_ids: Sequence[list[int]], new_ids: Sequence[list[int]],
            pieces: int) -> BaseProof:
     """The proof from the ids of `texts`, and of the texts of `pieces` after them."""
     lines = tuple(ProofSentence(text, len(old), len(new), old == new)
-                  for text, old, new in zip(texts, before, after, strict=False))
-    return BaseProof(language, _hash(before), _hash(after), before == after, lines, pieces)
+                  for text, old, new in zip(texts, base_ids, new_ids, strict=False))
+    return BaseProof(language, _hash(base_ids), _hash(new_ids), base_ids == new_ids, lines, pieces)
 
 
 def _encoded(front_end: FrontEnd, texts: Sequence[str], language: str) -> list[list[int]]:

@@ -80,8 +80,8 @@ def resample(waveform: torch.Tensor, source_rate: int, target_rate: int) -> torc
     if source_rate == target_rate:
         return waveform
     resampled = torch.from_numpy(soxr.resample(waveform.cpu().numpy(), source_rate, target_rate, quality="HQ"))
-    wanted = -(-len(waveform) * target_rate // source_rate)
-    return F.pad(resampled, (0, max(0, wanted - len(resampled))))[:wanted].to(waveform.device)
+    length = -(-len(waveform) * target_rate // source_rate)
+    return F.pad(resampled, (0, max(0, length - len(resampled))))[:length].to(waveform.device)
 
 
 def resample_windowed_sinc(waveform: torch.Tensor, source_rate: int, target_rate: int) -> torch.Tensor:
@@ -106,7 +106,8 @@ def log_mel(waveform: torch.Tensor, settings: MelSettings) -> torch.Tensor:
     """Natural logarithm of the mel amplitude of (B, S): (B, n_mels, F), F = S // hop_length + 1."""
     window = torch.hann_window(settings.win_length, device=waveform.device)
     frames = waveform.shape[-1] // settings.hop_length + 1
-    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])  # the reflection at the ends needs these samples
+    # The reflection at the ends needs these samples.
+    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])
     spectrum = torch.stft(
         torch.nn.functional.pad(waveform, (0, short)), settings.n_fft, settings.hop_length, settings.win_length,
         window, center=True, return_complex=True,
@@ -127,10 +128,10 @@ def magnitude(mel: torch.Tensor, settings: MelSettings, n_iter: int = 20) -> tor
     """
     target = torch.exp(mel)
     filters = mel_filterbank(settings).to(mel.device)
-    found = torch.clamp(_inverse_filterbank(settings).to(mel.device) @ target, min=1e-6)
+    magnitudes = torch.clamp(_inverse_filterbank(settings).to(mel.device) @ target, min=1e-6)
     for _ in range(n_iter):
-        found = found * (filters @ target) / (filters @ (filters.T @ found) + 1e-8)
-    return found
+        magnitudes = magnitudes * (filters @ target) / (filters @ (filters.T @ magnitudes) + 1e-8)
+    return magnitudes
 
 
 def require_samples(waveform: torch.Tensor, least: int, sample_rate: int) -> None:

@@ -26,9 +26,9 @@ from data.sound_files import VOICE_RATE, read_resampled
 
 SecondsCallback = Callable[[float], None]
 """Gets how many seconds of a recording are done."""
-_NOISE_S = 5.0  # of noise that is kept at most
+_NOISE_S = 5.0  # seconds of noise that are stored at most
 _VOICE = 0.5  # probability from which a frame holds voice
-_QUIET_PERCENT = 2  # of the frames, which in clean speech without pauses are 30 dB below the voice and more
+_QUIET_PERCENT = 2  # percentile of the frames; in clean speech they are 30 dB or more below the voice
 _NO_VOICE = 0.1  # probability below which a frame holds no voice
 FRAME = 512  # samples
 FRAME_S = FRAME / VOICE_RATE
@@ -104,8 +104,8 @@ class VoiceActivityDetector:
 
     def finish(self) -> np.ndarray:
         """The probability (1,) of the last frame, padded with silence; (0,) if no samples are left."""
-        left = len(self._waiting) - _CONTEXT
-        return self.push(np.zeros(FRAME - left, np.float32)) if left else np.zeros(0, np.float32)
+        remaining = len(self._waiting) - _CONTEXT
+        return self.push(np.zeros(FRAME - remaining, np.float32)) if remaining else np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class VoiceTrack:
 
     @property
     def signal_to_noise_db(self) -> float | None:
-        """How far the voice is above the noise; None where no voice was detected, or no noise.
+        """How far the voice is above the noise; None if no voice or no noise was detected.
 
         Without a pause, as with other voices behind the speaker, the noise is the level of the quietest frames.
         """
@@ -139,26 +139,32 @@ def detect_voice(path: Path, progress: SecondsCallback = lambda seconds: None) -
     """Run voice activity detection over a whole recording."""
     activity = VoiceActivityDetector()
     probabilities, levels, noise = [], [], list[np.ndarray]()
-    waiting, done, quiet = np.zeros(0, np.float32), 0, 0
+    unframed, samples, quiet = np.zeros(0, np.float32), 0, 0
+
     for block in read_resampled(path, VOICE_RATE):
-        found = activity.push(block)
-        waiting = np.concatenate([waiting, block])
-        frames = waiting[:len(found) * FRAME].reshape(-1, FRAME)
-        waiting = waiting[len(found) * FRAME:]
-        probabilities.append(found)
+        voice = activity.push(block)
+        unframed = np.concatenate([unframed, block])
+        frames = unframed[:len(voice) * FRAME].reshape(-1, FRAME)
+        unframed = unframed[len(voice) * FRAME:]
+        probabilities.append(voice)
         levels.append(np.sqrt(np.square(frames).mean(1)))
+
+        # Some seconds of noise, far from any voice, give the signal-to-noise ratio and the noise profile.
         if quiet < _NOISE_S * VOICE_RATE:
-            still = frames[_far_from(found >= _NO_VOICE)].reshape(-1)[:int(_NOISE_S * VOICE_RATE) - quiet]
+            still = frames[_far_from(voice >= _NO_VOICE)].reshape(-1)[:int(_NOISE_S * VOICE_RATE) - quiet]
             noise.append(still.copy())
             quiet += len(still)
-        done += len(block)
-        progress(done / VOICE_RATE)
+        samples += len(block)
+        progress(samples / VOICE_RATE)
+
+    # The last frame may be incomplete.
     probabilities.append(activity.finish())
     if len(probabilities[-1]):
-        levels.append(np.sqrt(np.square(waiting).mean(keepdims=True)))
-    if done == 0:
+        levels.append(np.sqrt(np.square(unframed).mean(keepdims=True)))
+    if samples == 0:
         raise UserError(f"{path} holds no samples.", "Remove it or record it again.")
-    return VoiceTrack(np.concatenate(probabilities), np.concatenate(levels), done / VOICE_RATE, np.concatenate(noise))
+    return VoiceTrack(np.concatenate(probabilities), np.concatenate(levels), samples / VOICE_RATE,
+                      np.concatenate(noise))
 
 
 def _far_from(voice: np.ndarray) -> np.ndarray:

@@ -51,7 +51,8 @@ class VoiceEncoder(nn.Module):
         """
         clips = [_windows(mel_power(waveform.to(self.proj.weight.device))) for waveform in waveforms]
         vectors = torch.cat([self(batch) for batch in torch.cat(clips).split(WINDOWS_PER_BATCH)])  # (N, width)
-        means = [rows.mean(0) for rows in vectors.split([len(clip) for clip in clips])]
+        counts = list(map(len, clips))
+        means = [rows.mean(0) for rows in vectors.split(counts)]
         return F.normalize(torch.stack(means), dim=-1)
 
 
@@ -68,9 +69,9 @@ def mel_power(waveform: torch.Tensor) -> torch.Tensor:
 
 def _windows(mel: torch.Tensor) -> torch.Tensor:
     """Mel (F, N_MELS) to windows (N, WINDOW, N_MELS), one every STEP frames, the last one padded with zeros."""
-    whole = max(len(mel) - WINDOW + STEP, 0) // STEP
-    covered = len(mel) - whole * STEP  # frames of one more window
-    count = whole + 1 if whole == 0 or covered >= COVERAGE * WINDOW else whole
+    complete = max(len(mel) - WINDOW + STEP, 0) // STEP
+    covered = len(mel) - complete * STEP  # frames of one more window
+    count = complete + 1 if complete == 0 or covered >= COVERAGE * WINDOW else complete
     length = (count - 1) * STEP + WINDOW
     mel = F.pad(mel, (0, 0, 0, max(length - len(mel), 0)))[:length]
     return mel.unfold(0, WINDOW, STEP).transpose(1, 2)

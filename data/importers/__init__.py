@@ -50,26 +50,32 @@ def import_source(source: Path, language: str = "", *, foreign: bool = False, ti
 
 
 def _import(source: Path, language: str, foreign: bool, title: str) -> ImportedSource:
+
     folder, forms = recognise(source, language)
-    form, others = forms[0], forms[1:]
-    notes = [f"Recognised as {form.title}: {form.what}."]
-    if others:
-        also = "; ".join(f"{other.title} ({other.what})" for other in others)
-        notes.append(f"It could be read as {also} too. {form.title} was taken, because {form.why}.")
+    form, alternatives = forms[0], forms[1:]
+    notes = [f"Recognised as {form.title}: {form.description}."]
+    if alternatives:
+        also = "; ".join(f"{alternative.title} ({alternative.description})" for alternative in alternatives)
+        notes.append(f"It could be read as {also} too. {form.title} was taken, because {form.reason}.")
 
     def read() -> Iterator[SourceEntry]:
         with reading(source, "Look at the file; if it is damaged, get it again."):
             lookup = RecordingLookup(folder, foreign=foreign, title=title)
             yield from resolve_rows(form.read(), lookup, language)
 
+    # The first entries show whether the source has rows, and what is unusual about them.
     entries = Reread(read)
-    first = list(islice(entries, _FIRST))
-    if not first:
+    first_entries = list(islice(entries, _FIRST))
+    if not first_entries:
         raise UserError(f"{source} has no rows.", "Write one recording a line: its audio file and its text.")
-    texts = [entry.text for entry in first if isinstance(entry, SourceRow)]
-    if notation := notation_of(texts):
+
+    # Phonemes in place of text and tiers in place of speakers are common surprises, so both are noted.
+    texts = [entry.text for entry in first_entries if isinstance(entry, SourceRow)]
+    notation = notation_of(texts)
+    if notation:
         notes.append(f"Its texts are {notation}, such as {texts[0][:40]!r}: who learns these reads no ordinary text.")
-    voices = dict.fromkeys(entry.speaker for entry in first if isinstance(entry, SourceRow) and " tier " in entry.where)
+    voices = dict.fromkeys(entry.speaker for entry in first_entries
+                           if isinstance(entry, SourceRow) and " tier " in entry.location)
     if len(voices) > 1:
         notes.append(f"Its tiers are taken for speakers: {join_names([repr(voice) for voice in voices], 4)}.")
     return ImportedSource(entries, form.title, tuple(notes))

@@ -46,8 +46,8 @@ _OTHERS_ALONE = frozenset((  # the same, unless a name or number follows
     "segmentation", "section", "sections", "id", "code", "codes", "style", "quality", "tone", "tones", "accent",
     "literal", "free", "page", "paragraph"))
 _ALIGNED = frozenset(("words", "word", "phones", "phone", "phonemes", "phoneme", "phon", "phons", "syllables",
-                      "syllable", "syll", "mau", "kan"))  # of a forced alignment
-_SAME_TIME = 0.3  # of the shorter of two tiers: of people who take turns, less is spoken at once
+                      "syllable", "syll", "mau", "kan"))  # tiers of a forced alignment
+_SAME_TIME = 0.3  # share of the shorter of two tiers: when people take turns, less is spoken at once
 _PAUSES = ("", "sil", "sp", "spn", "silence", "<sil>", "<unk>", "<p:>", "#", "xxx")
 
 
@@ -72,10 +72,12 @@ def read_textgrid(path: Path, audio: str) -> Iterator[ParsedItem]:
 
     tiers = []
     try:
-        if (kind := (quoted(), quoted())) != ("ooTextFile", "TextGrid"):
-            raise UserError(f"{path.name} is no TextGrid but {kind[1]!r}.", "Save it from Praat as a TextGrid.")
-        number(), number()  # the time of the whole
+        file_type, object_class = quoted(), quoted()
+        if (file_type, object_class) != ("ooTextFile", "TextGrid"):
+            raise UserError(f"{path.name} is no TextGrid but {object_class!r}.", "Save it from Praat as a TextGrid.")
+        number(), number()  # begin and end of the whole file
         for _ in range(int(number())):
+            # Each tier has a class, a name, two times and the number of its spans.
             is_interval, name = quoted() == "IntervalTier", quoted()
             number(), number()
             spans = []
@@ -93,73 +95,101 @@ def read_textgrid(path: Path, audio: str) -> Iterator[ParsedItem]:
 
 def read_elan(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The annotations of the ELAN document at `path`, which belongs to the recording `audio`."""
+
+    # The declaration is removed, because its encoding is not that of these bytes. Expat limits the growth of entities.
     try:
-        # without its declaration, whose encoding is not that of these bytes; expat limits the growth of entities
         content = re.sub(r"^\s*<\?xml[^>]*\?>", "", text_files.read(path, _LONGEST).lstrip("\ufeff"))
         root = ElementTree.fromstring(content.encode())
     except ElementTree.ParseError as error:
         yield SkippedRow(path.name, f"is not an ELAN document: {error}")
         return
-    times = {slot.get("TIME_SLOT_ID"): int(value) / 1000 for slot in root.iter("TIME_SLOT")
-             if (value := slot.get("TIME_VALUE", "")).isdecimal()}
-    spans: dict[str | None, tuple[float, float]] = {}  # by the id of the annotation
+
+    # Annotations refer to time slots, or to other annotations, whose times they share.
+    times = {}
+    for slot in root.iter("TIME_SLOT"):
+        value = slot.get("TIME_VALUE", "")
+        if value.isdecimal():
+            times[slot.get("TIME_SLOT_ID")] = int(value) / 1000
+    spans: dict[str | None, tuple[float, float]] = {}  # keyed by annotation id
     refers: dict[str | None, str | None] = {}
-    for one in root.iter("ALIGNABLE_ANNOTATION"):
-        slots = (one.get("TIME_SLOT_REF1"), one.get("TIME_SLOT_REF2"))
+    for annotation in root.iter("ALIGNABLE_ANNOTATION"):
+        slots = (annotation.get("TIME_SLOT_REF1"), annotation.get("TIME_SLOT_REF2"))
         if all(slot in times for slot in slots):
-            spans[one.get("ANNOTATION_ID")] = times[slots[0]], times[slots[1]]
-    for one in root.iter("REF_ANNOTATION"):
-        refers[one.get("ANNOTATION_ID")] = one.get("ANNOTATION_REF")
+            spans[annotation.get("ANNOTATION_ID")] = times[slots[0]], times[slots[1]]
+    for annotation in root.iter("REF_ANNOTATION"):
+        refers[annotation.get("ANNOTATION_ID")] = annotation.get("ANNOTATION_REF")
+
+    # Each tier gets the text of its annotations by their times; `below` are tiers with a parent.
     tiers, below = list[Tier](), list[Tier]()
     for tier in root.iter("TIER"):
-        found: dict[tuple[float, float], str] = {}
-        for one in (*tier.iter("ALIGNABLE_ANNOTATION"), *tier.iter("REF_ANNOTATION")):
-            name = one.get("ANNOTATION_ID")
+        texts: dict[tuple[float, float], str] = {}
+        for annotation in (*tier.iter("ALIGNABLE_ANNOTATION"), *tier.iter("REF_ANNOTATION")):
+            name = annotation.get("ANNOTATION_ID")
             for _ in range(_DEEPEST):
                 name = refers.get(name, name)
             if name in spans:
-                text = f"{found.get(spans[name], '')} {one.findtext('ANNOTATION_VALUE') or ''}"
-                found[spans[name]] = " ".join(text.split())
+                text = f"{texts.get(spans[name], '')} {annotation.findtext('ANNOTATION_VALUE') or ''}"
+                texts[spans[name]] = " ".join(text.split())
         name = tier.get("TIER_ID", "")
-        made = Tier(name, tier.get("PARTICIPANT", "") or name, [(*span, text) for span, text in found.items()])
-        (below if tier.get("PARENT_REF") else tiers).append(made)
-    if not any(_kind_of(tier) in ("transcript", "") for tier in tiers):  # their parent is a number, in Toolbox
+        result = Tier(name, tier.get("PARTICIPANT", "") or name, [(*span, text) for span, text in texts.items()])
+        (below if tier.get("PARENT_REF") else tiers).append(result)
+
+    # In files from Toolbox, the parent of a transcript is a tier of numbers.
+    if not any(_kind_of(tier) in ("transcript", "") for tier in tiers):
         tiers += [tier for tier in below if _kind_of(tier) == "transcript"]
     yield from _of_tiers(path, audio, tiers)
 
 
 def _of_tiers(path: Path, audio: str, tiers: Sequence[Tier]) -> Iterator[ParsedItem]:
-    """The utterances of the tiers that are transcripts; what other tiers hold is named and not read."""
-    spoken = [Tier(tier.name, tier.speaker, found) for tier in tiers
-              if (found := [span for span in tier.spans if span[2].lower() not in _PAUSES])]
-    if not spoken:
+    """The utterances of the transcript tiers. Other tiers are named and not read."""
+    # Empty intervals and marks of pauses are no utterances.
+    filled = []
+    for tier in tiers:
+        spans = [span for span in tier.spans if span[2].lower() not in _PAUSES]
+        if spans:
+            filled.append(Tier(tier.name, tier.speaker, spans))
+    if not filled:
         yield SkippedRow(path.name, "has no annotated interval")
         return
-    kinds = [_kind_of(tier) for tier in spoken]
-    names = join_names([repr(tier.name) for tier in spoken], 6)
-    texts = [tier for tier, kind in zip(spoken, kinds, strict=True) if kind == "transcript"]
-    texts = texts or [tier for tier, kind in zip(spoken, kinds, strict=True) if not kind]
+
+    # Tiers that are named as transcripts are read; without any, those whose name says nothing.
+    kinds = [_kind_of(tier) for tier in filled]
+    names = join_names([repr(tier.name) for tier in filled], 6)
+    texts = [tier for tier, kind in zip(filled, kinds, strict=True) if kind == "transcript"]
+    texts = texts or [tier for tier, kind in zip(filled, kinds, strict=True) if not kind]
     if not texts:
-        what = "no tier of the text" if "other" in kinds else "the words and phones of a forced alignment alone"
-        yield SkippedRow(path.name, f"has {what} (tiers {names}); a tier of utterances is wanted: call it 'text'")
+        content = "no tier of the text" if "other" in kinds else "the words and phones of a forced alignment alone"
+        yield SkippedRow(path.name, f"has {content} (tiers {names}); a tier of utterances is wanted: call it 'text'")
         return
-    together = next(((one, two) for number, two in enumerate(texts) for one in texts[:number] if _overlap(one, two)),
-                    None)
-    if together:
-        one, two = together
+
+    # Two tiers for the same speech are versions of it, and only a person can tell which is the transcript.
+    rivals = _rivals(texts)
+    if rivals is not None:
+        earlier, later = rivals
         yield SkippedRow(path.name, f"has several tiers for the same times, and which one is the transcript cannot be "
-                         f"told: {one.name!r} and {two.name!r} (tiers {names}); call it 'text'")
+                         f"told: {earlier.name!r} and {later.name!r} (tiers {names}); call it 'text'")
         return
-    for tier in spoken:
+    for tier in filled:
         if not any(tier is text for text in texts):
             yield SkippedRow(f"{path.name} tier {tier.name!r}", f"is not read, since "
                              f"{join_names([repr(text.name) for text in texts], 3)} is the transcript")
+
+    # With several tiers, each is a speaker; the name of a single tier may be a mere label.
     several = len(texts) > 1
     for tier in texts:
         speaker = _voice_of(tier) if several or tier.speaker != tier.name else ""
         for begin_s, end_s, text in tier.spans:
-            where = f"{path.name} tier {tier.name!r} at {begin_s:g} s"
-            yield ParsedUtterance(where, audio, text, speaker=speaker, begin_s=begin_s, end_s=end_s)
+            location = f"{path.name} tier {tier.name!r} at {begin_s:g} s"
+            yield ParsedUtterance(location, audio, text, speaker=speaker, begin_s=begin_s, end_s=end_s)
+
+
+def _rivals(tiers: Sequence[Tier]) -> tuple[Tier, Tier] | None:
+    """The first two tiers that annotate the same speech."""
+    for number, later in enumerate(tiers):
+        for earlier in tiers[:number]:
+            if _overlap(earlier, later):
+                return earlier, later
+    return None
 
 
 def _parts(name: str) -> list[str]:
@@ -168,7 +198,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _kind_of(tier: Tier) -> str:
-    """`transcript`, `aligned` or `other` by the words in the tier's name and its texts; empty where neither tells."""
+    """`transcript`, `aligned` or `other` by the words in the tier's name and its texts; empty if neither tells."""
     parts = _parts(tier.name)
     if notation_of(span[2] for span in tier.spans):
         return "other"
@@ -182,21 +212,21 @@ def _kind_of(tier: Tier) -> str:
 def _voice_of(tier: Tier) -> str:
     """The speaker of a tier among others: its participant, or its name without the words for a transcript."""
     parts = [part for part in re.split(r"[^\w]+|_", tier.name.strip()) if part]
-    kept = [part for part in parts if part.casefold() not in _TRANSCRIPTS]
-    return tier.speaker if tier.speaker != tier.name or kept == parts else " ".join(kept)
+    name_parts = [part for part in parts if part.casefold() not in _TRANSCRIPTS]
+    return tier.speaker if tier.speaker != tier.name or name_parts == parts else " ".join(name_parts)
 
 
-def _overlap(one: Tier, two: Tier) -> bool:
+def _overlap(tier: Tier, other: Tier) -> bool:
     """Whether two tiers annotate the same speech: one is spoken during much of the other."""
-    shared, at, spans = 0.0, 0, sorted(two.spans)
-    for begin_s, end_s, _ in sorted(one.spans):
-        while at < len(spans) and spans[at][1] <= begin_s:
-            at += 1
-        for other_begin_s, other_end_s, _ in spans[at:]:
+    shared, number, spans = 0.0, 0, sorted(other.spans)
+    for begin_s, end_s, _ in sorted(tier.spans):
+        while number < len(spans) and spans[number][1] <= begin_s:
+            number += 1
+        for other_begin_s, other_end_s, _ in spans[number:]:
             if other_begin_s >= end_s:
                 break
             shared += min(end_s, other_end_s) - max(begin_s, other_begin_s)
-    lengths = [sum(end_s - begin_s for begin_s, end_s, _ in tier.spans) for tier in (one, two)]
+    lengths = [sum(end_s - begin_s for begin_s, end_s, _ in annotated.spans) for annotated in (tier, other)]
     return shared > _SAME_TIME * min(lengths)
 
 
@@ -211,20 +241,23 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
         yield SkippedRow(path.name, "is not one JSON object with the text of its recording")
         return
     record = {str(name).lower(): value for name, value in record.items()}
+
     segments = record.get("segments")
     if isinstance(segments, list) and segments:
         yield from _doubtful_segments(path, segments)
         for number, segment in enumerate(segments, 1):
-            where = f"{path.name} segment {number}"
+            location = f"{path.name} segment {number}"
             try:
                 begin_s, end_s, text = float(segment["start"]), float(segment["end"]), str(segment["text"]).strip()
             except (KeyError, TypeError, ValueError):
-                yield SkippedRow(where, "has no start, end and text")
+                yield SkippedRow(location, "has no start, end and text")
                 continue
-            yield ParsedUtterance(where, audio, text, speaker=str(segment.get("speaker") or ""), begin_s=begin_s,
+            yield ParsedUtterance(location, audio, text, speaker=str(segment.get("speaker") or ""), begin_s=begin_s,
                                   end_s=end_s)
         return
-    values = standard_values(record)  # its times, if any, are those in a longer recording
+
+    # Times of the object, if it has any, are those in a longer recording.
+    values = standard_values(record)
     if values.get("text", "").strip():
         yield ParsedUtterance(audio, audio, values["text"], speaker=values.get("speaker", ""))
     else:
@@ -232,17 +265,20 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
 
 
 def _doubtful_segments(path: Path, segments: list[object]) -> Iterator[SourceNote]:
-    """Notes about segments of Whisper that it may have made up: where it heard no speech, or repeats itself."""
-    known = [segment for segment in segments if isinstance(segment, dict)]
-    silent = [number for number, segment in enumerate(known, 1)
-              if isinstance(value := segment.get("no_speech_prob"), int | float) and value > _NO_SPEECH]
+    """Notes about segments of Whisper that it may have made up: it heard no speech, or repeats itself."""
+    objects = [segment for segment in segments if isinstance(segment, dict)]
+    # Whisper invents text in silence, and repeats itself when it is lost.
+    probabilities = [segment.get("no_speech_prob") for segment in objects]
+    silent = [number for number, value in enumerate(probabilities, 1)
+              if isinstance(value, int | float) and value > _NO_SPEECH]
     if silent:
-        yield SourceNote(path.name, f"{len(silent)} of {len(known)} segments have a no_speech_prob above "
+        yield SourceNote(path.name, f"{len(silent)} of {len(objects)} segments have a no_speech_prob above "
                          f"{_NO_SPEECH:g}, the first is segment {silent[0]}: what they say may not be in the recording")
-    texts = [str(segment.get("text", "")).strip() for segment in known]
-    again = [number for number, (one, other) in enumerate(pairwise(texts), 2) if one and one == other]
+
+    texts = [str(segment.get("text", "")).strip() for segment in objects]
+    again = [number for number, (text, following) in enumerate(pairwise(texts), 2) if text and text == following]
     if again:
-        yield SourceNote(path.name, f"{len(again)} of {len(known)} segments repeat the text of the one before, the "
+        yield SourceNote(path.name, f"{len(again)} of {len(objects)} segments repeat the text of the one before, the "
                          f"first is segment {again[0]}: {texts[again[0] - 1][:60]!r}")
 
 

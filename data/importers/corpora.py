@@ -47,38 +47,43 @@ def read_kaldi(folder: Path) -> Iterator[ParsedItem]:
             if not line.strip():
                 continue
             name, _, words = line.strip().replace("\t", " ").partition(" ")
-            where = f"text line {number}"
+            location = f"text line {number}"
+            # Without `segments`, an utterance is a whole recording.
             span = segments.get(name) if has_segments else name
             if span is None:
-                yield SkippedRow(where, f"segments has no {name[:60]!r}")
+                yield SkippedRow(location, f"segments has no {name[:60]!r}")
                 continue
-            yield _utterance(where, name, words, span.split(), recordings, speakers.get(name) or "")
+            yield _utterance(location, name, words, span.split(), recordings, speakers.get(name) or "")
 
 
-def _utterance(where: str, name: str, words: str, span: list[str], recordings: DiskDict, speaker: str) -> ParsedItem:
+def _utterance(location: str, name: str, words: str, span: list[str], recordings: DiskDict, speaker: str) -> ParsedItem:
     """`span` is a recording's name, then perhaps begin and end."""
     begin_s, end_s = 0.0, None
     if len(span) not in (1, 3):
-        return SkippedRow(where, f"segments has {' '.join(span)[:60]!r} for {name[:60]!r}, not a recording, begin and "
-                          "end")
+        return SkippedRow(location, f"segments has {' '.join(span)[:60]!r} for {name[:60]!r}, not a recording, begin "
+                          "and end")
+
     if len(span) == 3:
         try:
             begin_s, end_s = float(span[1]), float(span[2])
         except ValueError:
-            return SkippedRow(where, f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are not "
+            return SkippedRow(location, f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are not "
                               "seconds")
         end_s = None if end_s < 0 else end_s  # -1 is the end of the recording
+
+    # Only files are read: commands are not run, unless they merely decode a file.
     path = recordings.get(span[0])
     if path is None:
-        return SkippedRow(where, f"wav.scp has no {span[0][:60]!r}")
+        return SkippedRow(location, f"wav.scp has no {span[0][:60]!r}")
     if path.endswith("|"):
         path = decoded_file(path)
     if re.search(r"\.ark:\d+$", path):
-        return SkippedRow(where, f"wav.scp has a place in an archive of Kaldi for {span[0][:60]!r}, {path[-60:]!r}; "
+        return SkippedRow(location, f"wav.scp has a place in an archive of Kaldi for {span[0][:60]!r}, {path[-60:]!r}; "
                           "write its recordings as sound files")
     if not path:
-        return SkippedRow(where, f"wav.scp has a command for {span[0][:60]!r}, and commands are not run; give a file")
-    return ParsedUtterance(where, path, words.strip(), name, speaker, begin_s=begin_s, end_s=end_s)
+        return SkippedRow(location, f"wav.scp has a command for {span[0][:60]!r}, and commands are not run; give a "
+                          "file")
+    return ParsedUtterance(location, path, words.strip(), name, speaker, begin_s=begin_s, end_s=end_s)
 
 
 def decoded_file(command: str) -> str:
@@ -93,56 +98,62 @@ def decoded_file(command: str) -> str:
     takes = _DECODERS.get(Path(program).name)
     if takes is None:
         return ""
-    files, rest = [], iter(words)
-    for word in rest:
+
+    # Options of the decoder are skipped with their values; one file must remain.
+    files, arguments = [], iter(words)
+    for word in arguments:
         if word.startswith("-") and word != "-":
-            if word not in takes or (takes[word] and next(rest, None) is None):
+            if word not in takes or (takes[word] and next(arguments, None) is None):
                 return ""
         elif word != "-":
             files.append(word)
+    # The input of ffmpeg follows `-i`; its other words are options or the output.
     if Path(program).name == "ffmpeg":
         return words[words.index("-i") + 1] if words.count("-i") == 1 and not files else ""
     return files[0] if len(files) == 1 else ""
 
 
 def _store(path: Path, target: DiskDict) -> bool:
-    """Store the rest of each line under its first word; False without such a file."""
+    """Store the remainder of each line under its first word; False without such a file."""
     if not path.is_file():
         return False
     for _, line in text_files.lines(path):
-        name, _, rest = line.strip().replace("\t", " ").partition(" ")
+        name, _, value = line.strip().replace("\t", " ").partition(" ")
         if name:
-            target.put(name, rest.strip())
+            target.put(name, value.strip())
     return True
 
 
 def librispeech_transcripts(folder: Path) -> list[Path]:
     """The transcripts below `folder`, one a chapter, in order."""
-    return [place / name for place, names in sidecars.walk_folders(folder) for name in names
-            if name.lower().endswith(TRANSCRIPT_SUFFIX)]
+    transcripts: list[Path] = []
+    for place, names in sidecars.walk_folders(folder):
+        transcripts += [place / name for name in names if name.lower().endswith(TRANSCRIPT_SUFFIX)]
+    return transcripts
 
 
-def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
-    """The utterances of the transcripts `found` with their readers, and their splits where one is for training."""
-    sides = {path: split_of_folders(path.relative_to(folder).parts[:-1]) for path in found}
+def read_librispeech(folder: Path, transcripts: list[Path]) -> Iterator[ParsedItem]:
+    """The utterances of `transcripts` with their readers, and their splits if one of these is for training."""
+    sides = {path: split_of_folders(path.relative_to(folder).parts[:-1]) for path in transcripts}
+    # Splits count only if one of them is for training.
     named = "train" in sides.values() and len(set(sides.values())) > 1
-    for path in found:
+    for path in transcripts:
         by_stem = {Path(name.name).stem: name for name in sorted(path.parent.iterdir()) if is_audio(name.name)}
         place = path.relative_to(folder)
-        # the start of the transcript's name where a folder has that name too, else its folder
-        first = place.name.partition("-")[0]
-        reader = first if first in place.parts[:-1] else place.parent.name or first
+        # The reader is the start of the transcript's name, if a folder has that name too; else the folder's name.
+        name_start = place.name.partition("-")[0]
+        reader = name_start if name_start in place.parts[:-1] else place.parent.name or name_start
         for number, line in text_files.lines(path):
-            where = f"{place}:{number}"
+            location = f"{place}:{number}"
             name, _, words = line.strip().partition(" ")
             if not name:
                 continue
             if name not in by_stem:
-                yield SkippedRow(where, f"there is no recording {name} beside it")
+                yield SkippedRow(location, f"there is no recording {name} beside it")
             elif not words.strip():
-                yield SkippedRow(where, f"{name} has no text")
+                yield SkippedRow(location, f"{name} has no text")
             else:
-                yield ParsedUtterance(where, str(by_stem[name].relative_to(folder)), words.strip(), name, reader,
+                yield ParsedUtterance(location, str(by_stem[name].relative_to(folder)), words.strip(), name, reader,
                                       sides[path] if named else "")
 
 
@@ -150,8 +161,8 @@ def common_voice_tables(folder: Path) -> list[Path]:
     """The tables to read: the validated one, else the splits. Empty for another format."""
     if not (folder / "clips").is_dir():
         return []
-    found = [folder / name for name in _TABLES if _fits(folder / name)]
-    return found[:1] if found and found[0].name == _TABLES[0] else found
+    tables = [folder / name for name in _TABLES if _fits(folder / name)]
+    return tables[:1] if tables and tables[0].name == _TABLES[0] else tables
 
 
 def _fits(path: Path) -> bool:
@@ -160,7 +171,7 @@ def _fits(path: Path) -> bool:
 
 
 def read_common_voice(paths: list[Path]) -> Iterator[ParsedItem]:
-    """Every clip of the tables; with its split where the tables are splits."""
+    """Every clip of the tables, with its split if the tables are splits."""
     for path in paths:
         split = "" if path.name == _TABLES[0] else path.stem
         header = tables.header_of(text_files.head(path))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 MANIFEST, FOLDER = "manifest.jsonl", "audio"
-_ROWS = 16  # in memory
+_ROWS = 16  # rows in memory
 _BUFFER = 1 << 17  # bytes of each column in memory
 _MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff\xfb", ".mp3"),
           (b"\xff\xf3", ".mp3"), (b"\xff\xf2", ".mp3"))
@@ -64,17 +64,18 @@ def _batches(table: Path | io.RawIOBase, name: str) -> Iterator[tuple[dict[str, 
     assert isinstance(table, Path), "only Parquet is read from the hub by ranges"
     with confinement.verified(table) as readable, pyarrow.memory_map(readable) as source:
         try:
-            try:  # what the datasets library writes
+            try:  # the stream format, which the datasets library writes
                 reader = pyarrow.ipc.open_stream(source)
-                found: Iterator[Any] = iter(reader)
+                batches: Iterator[Any] = iter(reader)
             except pyarrow.ArrowInvalid:
                 source.seek(0)
                 reader = pyarrow.ipc.open_file(source)
-                found = map(reader.get_batch, range(reader.num_record_batches))
+                batches = map(reader.get_batch, range(reader.num_record_batches))
             columns = _columns(reader.schema, name)
-            for whole in found:
-                for start in range(0, whole.num_rows, _ROWS):
-                    yield columns, whole.slice(start, _ROWS)
+            for record_batch in batches:
+                # Record batches may be large, so they are passed on in slices.
+                for start in range(0, record_batch.num_rows, _ROWS):
+                    yield columns, record_batch.slice(start, _ROWS)
         except pyarrow.ArrowException as error:
             raise UserError(f"{name} could not be read as an Arrow table: {str(error)[:200]}.",
                             "It may be cut off: fetch it again.") from error
@@ -98,33 +99,38 @@ def _opened(table: Path | io.RawIOBase, name: str) -> Iterator[ParquetFile]:
 def _columns(schema: Any, name: str) -> dict[str, str]:
     """The table's column for each meaning; audio bytes and a text are required."""
     names = dict(zip(column_names(schema.names), schema.names, strict=True))
-    found = {}
+    columns = {}
     for meaning in ("audio", "text", "id", "speaker", "language"):
         column = next((names[name] for name in COLUMNS[meaning] if name in names), None)
         if column is not None:
-            found[meaning] = column
-    holds = str(schema.field(found["audio"]).type) if "audio" in found else ""
-    if "text" not in found or "bytes" not in holds:
+            columns[meaning] = column
+
+    # Audio must be in the table itself, as bytes.
+    holds = str(schema.field(columns["audio"]).type) if "audio" in columns else ""
+    if "text" not in columns or "bytes" not in holds:
         raise UserError(
             f"{name} has the columns {', '.join(schema.names[:20])}; recordings within the table and a text are "
             "wanted.",
             f"Lisan takes an audio column of bytes and a text called {', '.join(COLUMNS['text'][:4])} or the like.",
         )
-    return found
+    return columns
 
 
 def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines: Any, keep_paths: bool) -> int:
-    held = record["audio"] or {}
-    content = held.get("bytes") or b""
-    given = Path(str(held.get("path") or record.get("id") or "clip"))
+    cell = record["audio"] or {}
+    content = cell.get("bytes") or b""
+    original = Path(str(cell.get("path") or record.get("id") or "clip"))
+
+    # The name comes from the table, the suffix from the content if its first bytes are known.
     name = ""
     if content:
-        suffix = next((suffix for magic, suffix in _MAGIC if content.startswith(magic)), given.suffix.lower()[:8])
-        stem = unused_id(safe_id(given.stem), "", ids)
+        suffix = next((suffix for magic, suffix in _MAGIC if content.startswith(magic)), original.suffix.lower()[:8])
+        stem = unused_id(safe_id(original.stem), "", ids)
         name = f"{FOLDER}/{stem}.{safe_id(suffix.lstrip('.')) if suffix else 'wav'}"
         (folder / name).write_bytes(content)
     elif keep_paths:
-        name = str(held.get("path") or "")
+        name = str(cell.get("path") or "")
+
     line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),
             "language": str(record.get("language") or ""), "split": split, "bytes": len(content)}
     lines.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from config import foreign
@@ -22,7 +23,7 @@ _DONE = re.compile(r'\(\s*(\S+)\s+"(.*)"\s*\)')
 _VCTK = r"/txt/(\w\d+)/\1_\d+\.txt$"
 _LIBRITTS = r"/\d+_\d+_\d+_\d+\.normalized\.txt$"
 _MAILABS = re.compile(r"(?:^|/)(?:female|male)/([^/]+)/[^/]+/[^/]+$")
-_TAGS = {"<COMMA>": ",", "<PERIOD>": ".", "<QUESTIONMARK>": "?", "<EXCLAMATIONPOINT>": "!"}  # of GigaSpeech
+_TAGS = {"<COMMA>": ",", "<PERIOD>": ".", "<QUESTIONMARK>": "?", "<EXCLAMATIONPOINT>": "!"}  # tags of GigaSpeech
 _NO_SPEECH = ("<SIL>", "<MUSIC>", "<NOISE>", "<OTHER>", "ignore_time_segment_in_scoring")
 
 
@@ -43,17 +44,23 @@ class CorpusLayout:
 
 def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
     """The layouts that texts below `folder` have, with these texts in order."""
-    found: dict[str, list[Path]] = {}
-    at_top = any(tables.header_of(head) or tables.ljspeech_delimiter(head) for head in (
-        text_files.head(path) for path in folder.iterdir()
-        if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".list")))
+    texts_of: dict[str, list[Path]] = {}
+    at_top = False
+    # A table at the top of the folder goes before layouts of folders below it.
+    for path in folder.iterdir():
+        if not at_top and path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".list"):
+            head = text_files.head(path)
+            at_top = bool(tables.header_of(head) or tables.ljspeech_delimiter(head))
+
     for place, names in walk_folders(folder):
         for name in names:
-            if not is_audio(name) and (layout := layout_of(folder, place / name)):
-                texts = found.setdefault(layout.title, [])
-                if not (layout.a_text_per_clip and texts):
-                    texts.append(place / name)
-    return [(layout, found[layout.title]) for layout in LAYOUTS if layout.title in found
+            layout = None if is_audio(name) else layout_of(folder, place / name)
+            if layout is None:
+                continue
+            texts = texts_of.setdefault(layout.title, [])
+            if not (layout.a_text_per_clip and texts):
+                texts.append(place / name)
+    return [(layout, texts_of[layout.title]) for layout in LAYOUTS if layout.title in texts_of
             and not (layout.below and at_top)]
 
 
@@ -72,7 +79,7 @@ def _texts(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def _splits(folder: Path, texts: Sequence[Path]) -> dict[Path, str]:
-    """The split of each text by its folders or its name, where one is for training and another is not."""
+    """The split of each text by its folders or its name, if one is for training and another is not."""
     named = {path: split_of_folders([*path.relative_to(folder).parts[:-1], *re.split(r"[._-]", path.stem)])
              for path in texts}
     several = "train" in named.values() and len(set(named.values())) > 1
@@ -89,150 +96,157 @@ def _lines(folder: Path, texts: Sequence[Path]) -> Iterator[tuple[str, Path, Pat
 
 
 def _there(folder: Path, *candidates: Path) -> str:
-    """The first of the relative paths at which a file is; else the first, which is then named as missing."""
-    others = [path.with_suffix(path.suffix.upper()) for path in candidates]
-    return str(next((path for path in (*candidates, *others) if (folder / path).is_file()), candidates[0]))
+    """The first of the relative paths at which a file exists; else the first, which is then named as missing."""
+    upper_case = [path.with_suffix(path.suffix.upper()) for path in candidates]
+    return str(next((path for path in (*candidates, *upper_case) if (folder / path).is_file()), candidates[0]))
 
 
 def _fleurs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """id, file, text, text in lower case, characters, samples, gender; the id is that of the sentence."""
-    for where, path, inside, split, line in _lines(folder, texts):
+    for location, path, inside, split, line in _lines(folder, texts):
         cells = line.split("\t")
         if _FLEURS.fullmatch(line) is None:
-            yield SkippedRow(where, tables.wrong_field_count(cells, 7, "\t"))
+            yield SkippedRow(location, tables.wrong_field_count(cells, 7, "\t"))
             continue
         part, name = Path(path.stem), cells[1]
         audio = _there(folder, inside / "audio" / part / name, inside / part / name, inside / name,
                        inside / "audio" / f"{part}.tar.gz.unpacked" / part / name,
                        inside / f"{part}.tar.gz.unpacked" / part / name)
-        yield ParsedUtterance(where, audio, cells[2], split=split)
+        yield ParsedUtterance(location, audio, cells[2], split=split)
 
 
 def _mls(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    for where, _, inside, split, line in _lines(folder, texts):
+    for location, _, inside, split, line in _lines(folder, texts):
         name, _, text = line.partition("\t")
         speaker, book, *_ = f"{name}__".split("_")
-        yield ParsedUtterance(where, str(inside / "audio" / speaker / book / name), text, name, speaker, split)
+        yield ParsedUtterance(location, str(inside / "audio" / speaker / book / name), text, name, speaker, split)
 
 
 def _mailabs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    """Of the two tables of a book the CSV; the text is the one with its numbers spelled out."""
+    """The CSV of a book is read, not its JSON. The text is the version with its numbers spelled out."""
     for path in texts:
         if path.suffix == ".json" and path.with_name("metadata.csv") in texts:
             continue
         inside = path.parent.relative_to(folder)
-        speaker = match[1] if (match := _MAILABS.search(path.as_posix())) else ""
+        match = _MAILABS.search(path.as_posix())
+        speaker = match[1] if match else ""
         if not speaker and "mix" in path.parts:
             speaker = "several voices"
         if path.suffix == ".json":
             for name, texts_of in _json_object(path).items():
-                where = f"{path.relative_to(folder)} entry {name}"
-                known = texts_of if isinstance(texts_of, dict) else {}
-                text = str(known.get("clean") or known.get("original") or "")
-                yield ParsedUtterance(where, str(inside / "wavs" / name), text, speaker=speaker)
+                location = f"{path.relative_to(folder)} entry {name}"
+                versions = texts_of if isinstance(texts_of, dict) else {}
+                text = str(versions.get("clean") or versions.get("original") or "")
+                yield ParsedUtterance(location, str(inside / "wavs" / name), text, speaker=speaker)
             continue
         for item in tables.read_ljspeech(path):
-            where = f"{inside}/{item.where}"
-            yield (SkippedRow(where, item.reason) if isinstance(item, SkippedRow) else
-                   ParsedUtterance(where, str(inside / "wavs" / item.audio), item.text, speaker=speaker))
+            location = f"{inside}/{item.location}"
+            yield (SkippedRow(location, item.reason) if isinstance(item, SkippedRow) else
+                   ParsedUtterance(location, str(inside / "wavs" / item.audio), item.text, speaker=speaker))
 
 
 def _json_object(path: Path) -> dict:
     try:
-        whole = foreign.loads(text_files.read(path, _LONGEST_WHOLE))
+        content = foreign.loads(text_files.read(path, _LONGEST_WHOLE))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}.", "Download it again.") from error
-    if not isinstance(whole, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object.", "Download it again.")
-    return whole
+    return content
 
 
 def _festival(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    for where, path, inside, _, line in _lines(folder, texts):
-        if (match := _DONE.fullmatch(line.strip())) is None:
-            yield SkippedRow(where, f'is not of the form ( name "text" ): {line.strip()[:60]!r}')
+    for location, path, inside, _, line in _lines(folder, texts):
+        match = _DONE.fullmatch(line.strip())
+        if match is None:
+            yield SkippedRow(location, f'is not of the form ( name "text" ): {line.strip()[:60]!r}')
             continue
         voice = re.search(r"cmu_us_(\w+?)_arctic", path.as_posix())
         corpus = inside.parent if inside.name == "etc" else inside
         speaker = voice[1] if voice else corpus.name if len(texts) > 1 else ""
         text = match[2].replace('\\"', '"')
         audio = _there(folder, *(place / f"{match[1]}.wav" for place in (corpus / "wav", corpus / "wavs", inside)))
-        yield ParsedUtterance(where, audio, text, "" if len(texts) > 1 else match[1], speaker)
+        yield ParsedUtterance(location, audio, text, "" if len(texts) > 1 else match[1], speaker)
 
 
 def _aishell(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """Words between spaces, which Chinese has not; the recordings of all splits lie beside the one transcript."""
-    for where, _, inside, _, line in _lines(folder, texts):
+    for location, _, inside, _, line in _lines(folder, texts):
         name, *words = line.split()
         parts = [(split, inside.parent / "wav" / split / name[6:11] / f"{name}.wav")
                  for split in ("train", "dev", "test")]
         split, audio = next(((split, path) for split, path in parts if (folder / path).is_file()), ("", parts[0][1]))
-        yield ParsedUtterance(where, str(audio), "".join(words), name, name[6:11], split)
+        yield ParsedUtterance(location, str(audio), "".join(words), name, name[6:11], split)
 
 
 def _aishell3(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """Each character is followed by its pinyin, which is no text."""
-    for where, _, inside, split, line in _lines(folder, texts):
-        name, _, rest = line.partition("\t")
-        yield ParsedUtterance(where, str(inside / "wav" / name[:7] / name), "".join(rest.split()[::2]),
+    for location, _, inside, split, line in _lines(folder, texts):
+        name, _, syllables = line.partition("\t")
+        yield ParsedUtterance(location, str(inside / "wav" / name[:7] / name), "".join(syllables.split()[::2]),
                               Path(name).stem, name[:7], split)
 
 
 def _baker(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """A line of text with marks of prosody (`#1` to `#4`), then one of pinyin."""
-    for where, _, inside, _, line in _lines(folder, texts):
+    for location, _, inside, _, line in _lines(folder, texts):
         name, _, text = line.partition("\t")
         if name.strip():
-            yield ParsedUtterance(where, str(inside.parent / "Wave" / name.strip()), re.sub(r"#\d?", "", text), name)
+            yield ParsedUtterance(location, str(inside.parent / "Wave" / name.strip()), re.sub(r"#\d?", "", text), name)
 
 
 def _jsut(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    for where, _, inside, _, line in _lines(folder, texts):
+    for location, _, inside, _, line in _lines(folder, texts):
         name, _, text = line.partition(":")
         audio = _there(folder, *(inside / place / f"{name}.wav" for place in ("wav", "wav24kHz16bit")))
         speaker = next((part for part in inside.parts if re.fullmatch(r"jvs\d{3}", part)), "")
-        yield ParsedUtterance(where, audio, text, speaker=speaker)
+        yield ParsedUtterance(location, audio, text, speaker=speaker)
 
 
 def _openslr(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    for where, _, inside, _, line in _lines(folder, texts):
+    for location, _, inside, _, line in _lines(folder, texts):
         name, speaker, text = [*line.split("\t", 2), "", ""][:3]
-        yield ParsedUtterance(where, str(inside / "data" / name[:2] / name), text, name, speaker)
+        yield ParsedUtterance(location, str(inside / "data" / name[:2] / name), text, name, speaker)
 
 
 def _voxpopuli(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """id, text, text without punctuation, speaker and split; the recordings lie in folders of their year."""
     names: dict[Path, list[str]] = {}
-    for where, path, inside, _, line in _lines(folder, texts):
+    for location, path, inside, _, line in _lines(folder, texts):
         cells = line.split("\t")
         if path not in names:
             names[path] = cells
         elif len(cells) != len(names[path]):
-            yield SkippedRow(where, tables.wrong_field_count(cells, len(names[path]), "\t"))
+            yield SkippedRow(location, tables.wrong_field_count(cells, len(names[path]), "\t"))
         else:
             row = dict(zip(names[path], cells, strict=True))
-            yield ParsedUtterance(where, str(inside / row["id"][:4] / row["id"]), row["raw_text"] or
+            yield ParsedUtterance(location, str(inside / row["id"][:4] / row["id"]), row["raw_text"] or
                                   row["normalized_text"], row["id"], row.get("speaker_id", ""), row.get("split", ""))
 
 
 def _stm(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """NIST's segment time marks: recording, channel, speaker, begin, end, perhaps labels, text."""
-    for where, _, inside, split, line in _lines(folder, texts):
+    for location, _, inside, split, line in _lines(folder, texts):
         if line.startswith(";;"):
             continue
         cells = line.split(maxsplit=5)
         try:
             name, _, speaker, begin_s, end_s = *cells[:3], float(cells[3]), float(cells[4])
         except (IndexError, ValueError):
-            yield SkippedRow(where, f"is no segment time mark: {line[:60]!r}")
+            yield SkippedRow(location, f"is no segment time mark: {line[:60]!r}")
             continue
+
+        # Labels such as `<o,f0,male>` stand before the text.
         text = re.sub(r"^<[^<>]*>\s*", "", cells[5] if len(cells) > 5 else "")
         if text.strip() in _NO_SPEECH:
-            yield SkippedRow(where, "is marked as no speech")
+            yield SkippedRow(location, "is marked as no speech")
             continue
+
         places = (inside.parent / "sph", inside.parent / "wav", inside)
-        audio = _there(folder, *(place / f"{name}{suffix}" for place in places for suffix in (".sph", ".wav", ".flac")))
-        yield ParsedUtterance(where, audio, re.sub(r" (?='\w)", "", text), speaker=speaker, split=split,
+        audio = _there(folder, *(Path(f"{place / name}{suffix}")
+                                 for place, suffix in product(places, (".sph", ".wav", ".flac"))))
+        # Some transcripts put a space before `'s`.
+        yield ParsedUtterance(location, audio, re.sub(r" (?='\w)", "", text), speaker=speaker, split=split,
                               begin_s=begin_s, end_s=end_s)
 
 
@@ -243,13 +257,14 @@ def _gigaspeech(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
             for recording in _json_object(path)["audios"]:
                 for segment in recording["segments"]:
                     text, name = str(segment.get("text_tn", segment.get("text", ""))), str(segment["sid"])
-                    where = f"{path.name} segment {name}"
+                    location = f"{path.name} segment {name}"
                     if text.strip() in _NO_SPEECH:
-                        yield SkippedRow(where, f"is marked as no speech: {text}")
+                        yield SkippedRow(location, f"is marked as no speech: {text}")
                         continue
+                    # Punctuation is spelled as tags.
                     for tag, mark in _TAGS.items():
                         text = text.replace(f" {tag}", mark)
-                    yield ParsedUtterance(where, str(path.parent.relative_to(folder) / recording["path"]), text,
+                    yield ParsedUtterance(location, str(path.parent.relative_to(folder) / recording["path"]), text,
                                           name, str(segment.get("speaker") or ""),
                                           begin_s=float(segment["begin_time"]), end_s=float(segment["end_time"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -262,23 +277,23 @@ def _kaldi(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     for path, split in _splits(folder, [path for path in texts if corpora.is_kaldi(path.parent)]).items():
         inside = path.parent.relative_to(folder)
         for item in corpora.read_kaldi(path.parent):
-            where = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             if isinstance(item, SkippedRow):
-                yield SkippedRow(where, item.reason)
+                yield SkippedRow(location, item.reason)
             else:
                 audio = _there(folder, Path(item.audio), inside / item.audio)
-                yield replace(item, where=where, audio=audio, split=split)
+                yield replace(item, location=location, audio=audio, split=split)
 
 
 def _vctk(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    """Of the two microphones of version 0.92 the first, which all speakers have; version 0.80 has one file each."""
+    """The first of the two microphones of version 0.92 is read, which all speakers have; version 0.80 has one file."""
     for path in _texts(folder, _VCTK):
-        speaker, where = path.parent.name, str(path.relative_to(folder))
+        speaker, location = path.parent.name, str(path.relative_to(folder))
         corpus = path.parents[2].relative_to(folder)
         places = [corpus / place / speaker for place in ("wav48_silence_trimmed", "wav48", "wav", "wavs")]
-        audio = _there(folder, *(place / f"{path.stem}{suffix}" for place in places
-                                 for suffix in ("_mic1.flac", "_mic2.flac", ".wav")))
-        yield ParsedUtterance(where, audio, text_files.read(path), path.stem, speaker)
+        suffixes = ("_mic1.flac", "_mic2.flac", ".wav")
+        audio = _there(folder, *(place / f"{path.stem}{suffix}" for place, suffix in product(places, suffixes)))
+        yield ParsedUtterance(location, audio, text_files.read(path), path.stem, speaker)
 
 
 def _libritts(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -294,40 +309,40 @@ def _libritts(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
 
 def _gpt_sovits(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """Name, phones, their counts and the normalised text of each recording that `5-wav32k` has."""
-    for where, _, inside, _, line in _lines(folder, texts):
+    for location, _, inside, _, line in _lines(folder, texts):
         cells = line.split("\t")
         if len(cells) != 4:
-            yield SkippedRow(where, tables.wrong_field_count(cells, 4, "\t"))
+            yield SkippedRow(location, tables.wrong_field_count(cells, 4, "\t"))
         else:
-            yield ParsedUtterance(where, str(inside / "5-wav32k" / cells[0]), cells[3])
+            yield ParsedUtterance(location, str(inside / "5-wav32k" / cells[0]), cells[3])
 
 
 def _gpt_sovits_lists(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    """Its lists of labelled recordings; whole paths, which end in a folder beside that of the list."""
+    """Its lists of labelled recordings. Paths are absolute and end in a folder beside the list's own."""
     for path in texts:
         inside = path.parent.relative_to(folder)
         for item in tables.read_ljspeech(path):
-            where = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             if isinstance(item, SkippedRow):
-                yield SkippedRow(where, item.reason)
+                yield SkippedRow(location, item.reason)
             else:
                 *_, place, name = ("", *re.split(r"[/\\]", item.audio))
                 audio = _there(folder, inside.parent / place / name, inside / place / name, inside / name)
-                yield replace(item, where=where, audio=audio if (folder / audio).is_file() else item.audio)
+                yield replace(item, location=location, audio=audio if (folder / audio).is_file() else item.audio)
 
 
 def _voxforge(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    """Submissions `SPEAKER-DATE-LETTERS`; who is anonymous in one is somebody else in the next."""
+    """Submissions `SPEAKER-DATE-LETTERS`; an anonymous speaker is somebody else in each submission."""
     originals = {path.parent for path in texts if path.name.lower() == "prompts-original"}
-    kept = [path for path in texts if path.parent not in originals or path.name.lower() == "prompts-original"]
-    for where, _, inside, _, line in _lines(folder, kept):
+    prompts = [path for path in texts if path.parent not in originals or path.name.lower() == "prompts-original"]
+    for location, _, inside, _, line in _lines(folder, prompts):
         prompt, _, text = line.strip().replace("\t", " ").partition(" ")
         submission, name = inside.parent, Path(prompt).name
         named = (submission.name or folder.name, prompt.partition("/")[0])
-        full = next((one for one in named if re.search(r"-\d{6,10}", one)), "")
+        full = next((name_part for name_part in named if re.search(r"-\d{6,10}", name_part)), "")
         speaker = re.sub(r"-\d{6,10}.*$", "", full)
         audio = _there(folder, *(submission / kind / f"{name}.{kind}" for kind in ("wav", "flac")))
-        yield ParsedUtterance(where, audio, text.strip(), "", full if speaker.lower() == "anonymous" else speaker)
+        yield ParsedUtterance(location, audio, text.strip(), "", full if speaker.lower() == "anonymous" else speaker)
 
 
 def _ljspeech_folders(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -337,14 +352,15 @@ def _ljspeech_folders(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedIte
         parts = [part for part in inside.parts if not split_of_folders([part])]
         has_header = tables.header_of(text_files.head(path)) is not None
         for item in tables.read_table(path) if has_header else tables.read_ljspeech(path):
-            where = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             if isinstance(item, SkippedRow):
-                yield SkippedRow(where, item.reason)
+                yield SkippedRow(location, item.reason)
                 continue
+            # The folder of a book is not a speaker.
             is_book = parts and re.match(rf"{re.escape(parts[-1])}_\d+_", Path(item.audio).name)
             speaker = item.speaker or (parts[0] if parts and not (is_book and len(parts) == 1) else "")
             audio = item.audio if is_audio(item.audio) else f"{item.audio}.wav"
-            yield replace(item, where=where, audio=_there(folder, inside / "wavs" / audio, inside / audio),
+            yield replace(item, location=location, audio=_there(folder, inside / "wavs" / audio, inside / audio),
                           id="", speaker=speaker, split=item.split or split)
 
 
@@ -353,25 +369,30 @@ def _babel(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     for path, split in _splits(folder, texts).items():
         inside = path.parent.relative_to(folder)
         audio = _there(folder, *(inside.parent / "audio" / f"{path.stem}{suffix}" for suffix in (".sph", ".wav")))
+        # The file's name has the language and the speaker.
         _, _, language, speaker, *_ = f"{path.stem}____".split("_")
         begin_s, text = None, ""
         for number, line in text_files.lines(path):
-            if (match := re.fullmatch(r"\[(\d+(?:\.\d+)?)\]", line.strip())) is None:
+            match = re.fullmatch(r"\[(\d+(?:\.\d+)?)\]", line.strip())
+            if match is None:
                 text = f"{text} {line}".strip()
                 continue
-            spoken = " ".join(re.sub(r"<[^<>]*>|\(\(\)\)|[~*]", " ", text).split())
-            where = f"{path.relative_to(folder)} line {number - 1}"
-            if begin_s is not None and spoken:
-                yield ParsedUtterance(where, audio, spoken, "", f"{language}_{speaker}", split, begin_s,
+            # Marks of noise and of unclear words are not spoken.
+            utterance = " ".join(re.sub(r"<[^<>]*>|\(\(\)\)|[~*]", " ", text).split())
+            location = f"{path.relative_to(folder)} line {number - 1}"
+            if begin_s is not None and utterance:
+                yield ParsedUtterance(location, audio, utterance, "", f"{language}_{speaker}", split, begin_s,
                                       float(match[1]))
             elif begin_s is not None and text:
-                yield SkippedRow(where, f"is marked as no speech: {text[:60]!r}")
+                yield SkippedRow(location, f"is marked as no speech: {text[:60]!r}")
             begin_s, text = float(match[1]), ""
 
 
 def _lhotse(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
-    """Supervisions with their recordings, or cuts, which hold both; times of a cut's supervisions are those in it."""
+    """Supervisions with their recordings, or cuts, which hold both; times of a cut's supervisions are relative to it.
+    """
     splits = _splits(folder, texts)
+    # Supervisions need the recordings beside them; cuts hold both.
     alone = [path for path in texts if "cuts" not in path.name and not _recordings_of(path).is_file()]
     supervisions = [path for path in texts if "cuts" not in path.name and path not in alone]
     cuts = [path for path in texts if "cuts" in path.name]
@@ -382,28 +403,31 @@ def _lhotse(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     if supervisions:
         yield from (SkippedRow(str(path.relative_to(folder)), f"{_recordings_of(path).name} is not beside it")
                     for path in alone)
+
+    # Read the supervisions, or the cuts if no supervisions are usable.
     for path in supervisions or cuts:
         recordings = {} if path not in supervisions else {
             str(record.get("id")): record for _, record in _objects(_recordings_of(path))}
+
         for number, record in _objects(path):
-            where = f"{path.relative_to(folder)} line {number}"
+            location = f"{path.relative_to(folder)} line {number}"
             if path in supervisions:
-                yield _supervision(where, record, recordings.get(str(record.get("recording_id"))), 0.0, splits[path])
+                yield _supervision(location, record, recordings.get(str(record.get("recording_id"))), 0.0, splits[path])
             elif record.get("type", "MonoCut") != "MonoCut" or not record.get("supervisions"):
-                yield SkippedRow(where, f"is a {record.get('type', 'MonoCut')} with "
+                yield SkippedRow(location, f"is a {record.get('type', 'MonoCut')} with "
                                  f"{len(record.get('supervisions') or ())} supervisions; one recording and its text "
                                  "are wanted")
             else:
-                for found in record["supervisions"]:
-                    yield _supervision(where, found, record.get("recording"), float(record.get("start", 0)),
+                for supervision in record["supervisions"]:
+                    yield _supervision(location, supervision, record.get("recording"), float(record.get("start", 0)),
                                        splits[path])
 
 
 def _recordings_of(supervisions: Path) -> Path:
     name = supervisions.name.replace("supervisions", "recordings")
     plain = name.removesuffix(".gz")
-    return next((path for other in (name, plain, f"{plain}.gz") if (path := supervisions.with_name(other)).is_file()),
-                supervisions.with_name(name))
+    paths = [supervisions.with_name(other) for other in (name, plain, f"{plain}.gz")]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict]]:
@@ -417,23 +441,28 @@ def _objects(path: Path) -> Iterator[tuple[int, dict]]:
                 yield number, record
 
 
-def _supervision(where: str, found: dict, recording: dict | None, offset_s: float, split: str) -> ParsedItem:
+def _supervision(location: str, supervision: dict, recording: dict | None, offset_s: float, split: str) -> ParsedItem:
     if recording is None:
-        return SkippedRow(where, f"there is no recording {str(found.get('recording_id'))[:60]!r} in the manifest")
+        name = str(supervision.get("recording_id"))[:60]
+        return SkippedRow(location, f"there is no recording {name!r} in the manifest")
+    # Only a single file of one channel can be read, as it was recorded.
     sources = recording.get("sources") or []
-    if not isinstance(found.get("duration"), int | float):
-        return SkippedRow(where, f"has no duration but {found.get('duration')!r}")
+    if not isinstance(supervision.get("duration"), int | float):
+        return SkippedRow(location, f"has no duration but {supervision.get('duration')!r}")
     if len(sources) != 1 or sources[0].get("type") != "file" or len(sources[0].get("channels", (0,))) > 1:
-        shown = [f"{source.get('type')} of {len(source.get('channels', ()))} channels" for source in sources]
-        return SkippedRow(where, f"its recording is {', '.join(shown) or 'nowhere'}; one file of one channel is wanted")
+        channels = [f"{source.get('type')} of {len(source.get('channels', ()))} channels" for source in sources]
+        return SkippedRow(location, f"its recording is {', '.join(channels) or 'nowhere'}; one file of one channel is "
+                          "wanted")
     if recording.get("transforms"):
-        return SkippedRow(where, "its recording is transformed by lhotse; save the sound with its transforms")
-    begin_s = offset_s + float(found.get("start", 0))
-    end_s: float | None = begin_s + float(found["duration"])
+        return SkippedRow(location, "its recording is transformed by lhotse; save the sound with its transforms")
+
+    # Times of a cut's supervision are relative to the cut.
+    begin_s = offset_s + float(supervision.get("start", 0))
+    end_s: float | None = begin_s + float(supervision["duration"])
     if begin_s == 0 and end_s is not None and end_s >= float(recording.get("duration", 0)) - 0.01:
         end_s = None  # the whole recording
-    return ParsedUtterance(where, str(sources[0]["source"]), str(found.get("text") or ""), str(found.get("id") or ""),
-                           str(found.get("speaker") or ""), split, begin_s, end_s)
+    text, name, speaker = (str(supervision.get(key) or "") for key in ("text", "id", "speaker"))
+    return ParsedUtterance(location, str(sources[0]["source"]), text, name, speaker, split, begin_s, end_s)
 
 
 LAYOUTS = (

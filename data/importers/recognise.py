@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 from config.errors import UserError
@@ -59,8 +59,8 @@ class SourceForm:
     """A format that fits: its title, its files, why it is preferred, and its reader."""
 
     title: str
-    what: str
-    why: str
+    description: str
+    reason: str
     read: Reader
 
 
@@ -68,16 +68,19 @@ def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
     """The folder of the recordings, and the formats that fit, the best first. `UserError` for none."""
     if source.is_dir():
         folder = _only_folder(source)
-        found = list(forms_of(folder, language))
-        if not found:
+        forms = list(forms_of(folder, language))
+        if not forms:
             raise _nothing(folder)
-        return folder, found
+        return folder, forms
     if not source.is_file():
         raise UserError(f"There is no dataset at {source}.", "Give the path of a folder or file on this machine.")
+
+    # A single file is one half of a pair, a known transcript, or a table.
     if is_audio(source.name) or source.suffix.lower() in sidecars.TIMED_SUFFIXES or (
             source.suffix.lower() == ".txt" and sidecars.kind_of(source).timed):
         return source.parent, [_pair(source, language)]
-    if layout := public_corpora.layout_of(source.parent, source):
+    layout = public_corpora.layout_of(source.parent, source)
+    if layout:
         return source.parent, [SourceForm(layout.title, source.name, "it is what was given",
                                           partial(layout.read, source.parent, [source]))]
     return source.parent, [_required(source)]
@@ -98,29 +101,36 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
     if corpora.is_kaldi(folder):
         yield SourceForm("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
                          lambda: corpora.read_kaldi(folder))
-    if transcripts := corpora.librispeech_transcripts(folder):
+
+    transcripts = corpora.librispeech_transcripts(folder)
+    if transcripts:
         yield SourceForm("LibriSpeech", f"{len(transcripts)} transcripts {corpora.TRANSCRIPT_SUFFIX}",
                          "it names recordings and readers",
                          lambda: corpora.read_librispeech(folder, transcripts))
-    for layout, found in public_corpora.find_layouts(folder):
-        yield SourceForm(layout.title, _shown(folder, found), "it names recordings and their texts",
-                         partial(layout.read, folder, found))
-    if splits := corpora.common_voice_tables(folder):
+
+    for layout, texts in public_corpora.find_layouts(folder):
+        yield SourceForm(layout.title, _shown(folder, texts), "it names recordings and their texts",
+                         partial(layout.read, folder, texts))
+
+    splits = corpora.common_voice_tables(folder)
+    if splits:
         names = " and ".join(path.name for path in splits)
         yield SourceForm("Common Voice", names, f"{names} is what Common Voice says of its clips",
                          lambda: corpora.read_common_voice(splits))
     else:
         yield from _tables_in(folder)
-    if (kind := _companion(folder)) is not None:
+
+    kind = _companion(folder)
+    if kind is not None:
         speakers = sidecars.speaker_folders(folder)
         voices_of = f", whose {len(speakers)} folders are taken for speakers" if speakers else ""
         yield SourceForm(kind.title, folder.name + voices_of, "texts stand beside recordings of the same name",
                          lambda: sidecars.read_sidecars(folder, language, speakers))
 
 
-def _shown(folder: Path, found: list[Path]) -> str:
-    first = str(found[0].relative_to(folder))
-    return first if len(found) == 1 else f"{first} and {len(found) - 1} more"
+def _shown(folder: Path, texts: list[Path]) -> str:
+    first_text = str(texts[0].relative_to(folder))
+    return first_text if len(texts) == 1 else f"{first_text} and {len(texts) - 1} more"
 
 
 def _tables_in(folder: Path) -> Iterator[SourceForm]:
@@ -129,7 +139,10 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
     files = [path for path in inside if path.suffix.lower() in _TABLE_SUFFIXES and path.is_file()]
     stems = {path.stem for path in inside if is_audio(path.name)}
     lookup = RecordingLookup(folder)
+
     splits: list[tuple[Path, SourceForm]] = []
+
+    # A table in a folder that is named after a split belongs to that split.
     for path in inside:
         if path.is_dir() and path.name.lower() in SPLIT_NAMES:
             name = next((name for name in TABLE_NAMES if (path / name).is_file()), None)
@@ -138,17 +151,26 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
                 splits.append((path, form))
     if len(splits) > 1:
         yield _joined([(path.name.lower(), _below(path.name, form)) for path, form in splits])
-    yield from (_below(path.name, form) for path, form in splits if len(splits) == 1)  # one is no split
+    # A single folder separates nothing.
+    if len(splits) == 1:
+        yield from (_below(path.name, form) for path, form in splits)
+
+    # Tables with a usual name are required to be readable; others are tried.
     named_tables = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
     yield from (_required(path) for path in named_tables)
-    others = [path for path in files if path not in named_tables and path.stem not in stems][:_MAX_CANDIDATES]
-    fitting = [(path, form) for path in others if (form := _table(path)) is not None and _names_one(form, lookup)]
-    named = [(split, form) for path, form in fitting if (split := _split_in_name(path.stem))]
+    candidates = [path for path in files if path not in named_tables and path.stem not in stems][:_MAX_CANDIDATES]
+    fitting = []
+    for path in candidates:
+        form = _table(path)
+        if form is not None and _names_one(form, lookup):
+            fitting.append((path, form))
+    named = [(_split_in_name(path.stem), form) for path, form in fitting if _split_in_name(path.stem)]
     if len(named) > 1:
         yield _joined(named)
+
     single = [form for path, form in fitting if len(named) == 1 or not _split_in_name(path.stem)]
     if len(single) > 1 and len({form.title for form in single}) == 1 and _name_others(single):
-        yield replace(_joined([("", form) for form in single]), why="each names other recordings")
+        yield replace(_joined([("", form) for form in single]), reason="each names other recordings")
     yield from single
 
 
@@ -174,25 +196,27 @@ def _joined(parts: list[tuple[str, SourceForm]]) -> SourceForm:
             for item in form.read():
                 yield replace(item, split=item.split or split) if isinstance(item, ParsedUtterance) else item
 
-    return SourceForm(parts[0][1].title, ", ".join(form.what for _, form in parts), "tables are there for its splits",
-                      read)
+    description = ", ".join(form.description for _, form in parts)
+    return SourceForm(parts[0][1].title, description, "tables are there for its splits", read)
 
 
 def _below(place: str, form: SourceForm) -> SourceForm:
     """A format whose recordings are named relative to the folder `place`."""
     def read() -> Iterator[ParsedItem]:
         for item in form.read():
-            where = f"{place}/{item.where}"
-            yield (replace(item, where=where, audio=f"{place}/{item.audio or item.id}")
-                   if isinstance(item, ParsedUtterance) else replace(item, where=where))
+            location = f"{place}/{item.location}"
+            yield (replace(item, location=location, audio=f"{place}/{item.audio or item.id}")
+                   if isinstance(item, ParsedUtterance) else replace(item, location=location))
 
-    return replace(form, what=f"{place}/{form.what}", read=read)
+    return replace(form, description=f"{place}/{form.description}", read=read)
 
 
 def _name_others(forms: Sequence[SourceForm]) -> bool:
     """Whether no recording is named by two of the tables, as far as their starts tell."""
-    named = [{item.audio or item.id for item in islice(form.read(), _COMPARED) if isinstance(item, ParsedUtterance)}
-             for form in forms]
+    named = []
+    for form in forms:
+        items = islice(form.read(), _COMPARED)
+        named.append({item.audio or item.id for item in items if isinstance(item, ParsedUtterance)})
     return sum(map(len, named)) == len(set().union(*named))
 
 
@@ -205,27 +229,36 @@ def _names_one(form: SourceForm, lookup: RecordingLookup) -> bool:
 def _table(path: Path) -> SourceForm | None:
     """The table at `path`; None for another file."""
     start = text_files.head(path)
-    why = f"{path.name} names its recordings itself"
-    if header := tables.header_of(start):
+    reason = f"{path.name} names its recordings itself"
+
+    # A header is the surest sign, then JSON, then a list, then pairs.
+    header = tables.header_of(start)
+    if header:
         name = {"\t": "TSV", ",": "CSV", ";": "CSV with semicolons", "|": "LJSpeech with a header"}[header[0]]
-        return SourceForm(name, _with_unused(path), why, lambda: tables.read_table(path))
+        return SourceForm(name, _with_unused(path), reason, lambda: tables.read_table(path))
+
     if start.lstrip()[:1] in ("{", "[") and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
         if tables.is_json_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
-            return SourceForm("JSON lines", _with_unused(path), why, lambda: tables.read_json_lines(path))
-        return SourceForm("JSON", path.name, why, lambda: tables.read_json(path))
+            return SourceForm("JSON lines", _with_unused(path), reason, lambda: tables.read_json_lines(path))
+        return SourceForm("JSON", path.name, reason, lambda: tables.read_json(path))
+
+    # Without a header, values are compared with the recordings beside the table.
     lookup = RecordingLookup(path.parent)
-    if (bar := tables.ljspeech_delimiter(start)) and sidecars.kind_of(path) is sidecars.PLAIN:
+    bar = tables.ljspeech_delimiter(start)
+    if bar and sidecars.kind_of(path) is sidecars.PLAIN:
         try:
             columns = tables.list_columns(path, _other_splits(path))
         except UserError:
+            # A table that names recordings is a list, even if its columns are unclear.
             if any(lookup.has(line.split(bar)[0]) for line in start.splitlines()[:20]):
                 raise
             return None
-        return SourceForm(columns.title, "; ".join((path.name, *columns.notes)), why,
+        return SourceForm(columns.title, "; ".join((path.name, *columns.notes)), reason,
                           lambda: tables.read_ljspeech(path, columns))
+
     delimiter = tables.pair_delimiter(start, lookup.has)
     if delimiter and not sidecars.kind_of(path).timed:
-        return SourceForm("CSV without a header", path.name, why, lambda: tables.read_pairs(path, delimiter))
+        return SourceForm("CSV without a header", path.name, reason, lambda: tables.read_pairs(path, delimiter))
     return None
 
 
@@ -236,24 +269,27 @@ def _with_unused(path: Path) -> str:
 
 def _required(path: Path) -> SourceForm:
     """The table at `path`; `UserError` for another file."""
-    if (unread := _unread([path])) is not None:
+    unread = _unread([path])
+    if unread is not None:
         raise unread
     form = _table(path)
     if form is not None:
         return form
-    first = next((line for _, line in text_files.lines(path) if line.strip()), None)
-    if first is None:
+
+    first_line = next((line for _, line in text_files.lines(path) if line.strip()), None)
+    if first_line is None:
         raise UserError(f"{path} has no rows.", "Write one recording a line: its audio file and its text.")
     if path.suffix.lower() not in _SURE_TABLES and path.name not in TABLE_NAMES:
-        raise UserError(f"{path} is no table of audio and text.", WANTED)  # not quoted: it may be any file
+        # The line is not quoted: the file may be anything.
+        raise UserError(f"{path} is no table of audio and text.", WANTED)
     raise UserError(
-        f"{path}, line 1 names no column for audio and text: {first.rstrip()[:80]!r}.",
+        f"{path}, line 1 names no column for audio and text: {first_line.rstrip()[:80]!r}.",
         f"Write a header with {COLUMNS['audio'][0]} and {COLUMNS['text'][0]}, or use lines of the form id|text.",
     )
 
 
 def _companion(folder: Path) -> sidecars.SidecarKind | None:
-    """The format of the sidecar of the first recording that has one; None where none has."""
+    """The format of the sidecar of the first recording that has one; None without any."""
     for place, names in sidecars.walk_folders(folder):
         recordings = [name for name in names if is_audio(name)]
         texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
@@ -261,25 +297,28 @@ def _companion(folder: Path) -> sidecars.SidecarKind | None:
             continue
         by_stem = sidecars.by_stems(texts)
         for name in recordings:
-            if mine := sidecars.matching_sidecars(name, by_stem, recordings, texts, ""):
-                return sidecars.kind_of(place / mine[0])
+            matches = sidecars.matching_sidecars(name, by_stem, recordings, texts, "")
+            if matches:
+                return sidecars.kind_of(place / matches[0])
     return None
 
 
 def _pair(path: Path, language: str) -> SourceForm:
-    """The recording and the text of which `path` is one half."""
+    """The recording and its text; `path` is one of the two."""
     names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
     texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
     recordings = [name for name in names if is_audio(name)]
+
+    # Find the other half: the text of a recording, or the recording of a text.
     if is_audio(path.name):
-        mine = sidecars.matching_sidecars(path.name, sidecars.by_stems(texts), recordings, texts, language)
-        if not mine:
+        matches = sidecars.matching_sidecars(path.name, sidecars.by_stems(texts), recordings, texts, language)
+        if not matches:
             raise UserError(
                 f"{path.name} is a recording without a text: no {path.stem}.srt, .vtt, .lrc or .txt is beside it.",
                 "Put its subtitles, labels or text there under the same name; or let Lisan cut and transcribe it: "
                 f"{LONG}.",
             )
-        audio, words = path.name, path.parent / mine[0]
+        audio, words = path.name, path.parent / matches[0]
     else:
         alone = sidecars.by_stems([path.name])
         beside = [name for name in recordings if sidecars.matching_sidecars(name, alone, recordings, [path.name], "")]
@@ -289,24 +328,28 @@ def _pair(path: Path, language: str) -> SourceForm:
                 f"Put the film or recording into the same folder as {path.stem}.mp4, .wav or the like.",
             )
         audio, words = beside[0], path
+
     kind = sidecars.kind_of(words)
     return SourceForm(kind.title, f"{words.name} with {audio}", "it is what was given",
                       lambda: kind.read(words, audio))
 
 
 def _unread(paths: Iterable[Path]) -> UserError | None:
-    """What the first file of a known format is that Lisan does not read; None without one."""
+    """The error for the first file of a known format that Lisan does not read; None without one."""
     for path in paths:
-        if (known := _UNREAD.get(path.suffix.lower())) is not None:
-            return UserError(f"{path} is {known[0]}, which Lisan does not read.", f"{known[1]}.")
+        known_format = _UNREAD.get(path.suffix.lower())
+        if known_format is not None:
+            return UserError(f"{path} is {known_format[0]}, which Lisan does not read.", f"{known_format[1]}.")
     return None
 
 
 def _nothing(folder: Path) -> UserError:
-    recordings = sum(is_audio(name) for _, names in sidecars.walk_folders(folder) for name in names)
-    there = (place / name for place, names in sidecars.walk_folders(folder) for name in names)
+    files = [place / name for place, names in sidecars.walk_folders(folder) for name in names]
+    recordings = sum(is_audio(path.name) for path in files)
+
+    # The most helpful fault comes first: a misplaced table, a table of other recordings, an unknown format.
     fault = (_table_below(folder) or _unused_table(folder, _SURE_TABLES)) if recordings else None
-    fault = fault or _unread(there) or (_unused_table(folder, (".json",)) if recordings else None)
+    fault = fault or _unread(files) or (_unused_table(folder, (".json",)) if recordings else None)
     if fault is not None:
         return fault
     if recordings:
@@ -321,8 +364,10 @@ def _nothing(folder: Path) -> UserError:
 def _table_below(folder: Path) -> UserError | None:
     """A table in a folder below that names recordings of this one; None without one."""
     lookup = RecordingLookup(folder)
-    below = [place / name for place, names in sidecars.walk_folders(folder) for name in names
-             if place != folder and name.lower().endswith(_TABLE_SUFFIXES)]
+    below: list[Path] = []
+    for place, names in sidecars.walk_folders(folder):
+        if place != folder:
+            below += [place / name for name in names if name.lower().endswith(_TABLE_SUFFIXES)]
     for path in below[:_MAX_CANDIDATES]:
         try:
             form = _table(path)
@@ -336,15 +381,15 @@ def _table_below(folder: Path) -> UserError | None:
 
 def _unused_table(folder: Path, suffixes: Sequence[str]) -> UserError | None:
     """Why the first table in `folder`, by its suffix, cannot be used; None without one."""
-    there = [path for suffix in suffixes for path in sorted(folder.iterdir())
-             if path.suffix.lower() == suffix and path.is_file() and not path.name.startswith(".")]
-    if not there:
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    candidates = [path for suffix, path in product(suffixes, files) if path.suffix.lower() == suffix]
+    if not candidates:
         return None
     try:
-        items = _required(there[0]).read()
+        items = _required(candidates[0]).read()
         named = next((item.audio or item.id for item in items if isinstance(item, ParsedUtterance)), "")
     except UserError as error:
         return error
     example = f", such as {named[:60]!r}" if named else ""
-    return UserError(f"{there[0]} names no recording that is in {folder}{example}.",
+    return UserError(f"{candidates[0]} names no recording that is in {folder}{example}.",
                      "Put its recordings into the folder under the names that the table has for them.")

@@ -1,4 +1,4 @@
-"""Rows of a dataset: what a reader parses, which columns it knows, and how recordings are found and ids made.
+"""Rows of a dataset: the parsed items, the known columns, the search for recordings, and ids.
 
 A reader yields `ParsedUtterance`, or `SkippedRow` with a reason; it opens no recording. `resolve_rows` finds the
 recordings and makes unique ids. Both are generators and remember what they must on disk, so memory does not grow with
@@ -42,7 +42,7 @@ AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings", "audi
 _NAME_ENCODINGS = ("utf-8", "gb18030", "shift_jis", "cp866", "cp1251", "koi8-r", "big5", "euc-kr", "euc-jp", "cp850",
                    "cp437", "cp1252", "cp1256", "cp1255", "cp1253", "cp874", "cp1258")
 """Of names in archives that older programs packed."""
-_NEAR, _MOST_COMPARED = 60.0, 20_000  # of 100, by rapidfuzz's ratio; names of recordings
+_NEAR, _MOST_COMPARED = 60.0, 20_000  # similarity out of 100, by rapidfuzz; number of recordings' names
 _LONGEST_NAME = 240  # bytes in one part of a path; longer ones are texts in the wrong column
 COLUMNS = {  # names of columns and keys by meaning
     "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
@@ -64,28 +64,28 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
-_KNOWN = {_bare(name): name for names in COLUMNS.values() for name in names}
+_KNOWN = {_bare(name): name for name in chain.from_iterable(COLUMNS.values())}
 
 
-def column_names(given: Sequence[str]) -> list[str]:
+def column_names(header: Sequence[str]) -> list[str]:
     """The names of a header as `COLUMNS` has them, as `speaker_id` for `Speaker ID`; others in lower case.
 
     Of two columns that mean the same name, the later one keeps its own.
     """
     names = list[str]()
-    lower = [name.strip().strip('"').strip().lower() for name in given]
+    lower = [name.strip().strip('"').strip().lower() for name in header]
     for name in lower:
-        known = _KNOWN.get(_bare(name), name)
-        names.append(name if known in names or (known in lower and known != name) else known)
+        standard = _KNOWN.get(_bare(name), name)
+        names.append(name if standard in names or (standard in lower and standard != name) else standard)
     return names
 
 
 def unused_columns(names: Sequence[str], spelled: bool = False) -> list[str]:
     """Which of `column_names` no value is taken from; `spelled`: whether the normalised text is read."""
     used = set[str]()
-    for meaning, known in COLUMNS.items():
+    for meaning, synonyms in COLUMNS.items():
         if meaning != "spelled" or spelled:
-            used.update([name for name in known if name in names][:1])
+            used.update([name for name in synonyms if name in names][:1])
     times = ("onset", "offset", "from", "to", "timestamp", "timestamps")
     return [name for name in names if name and name not in used and name not in times and not _MS.fullmatch(name)
             and not _OTHER_UNIT.fullmatch(name)]
@@ -104,23 +104,25 @@ def split_of_folders(folders: Iterable[str]) -> str:
 
     `held_out` and `held-out` are whole names.
     """
-    names = (lower if (lower := folder.strip().lower()) in SPLIT_NAMES else re.split(r"[-_.\s]", lower)[0]
-             for folder in folders)
+    names = []
+    for folder in folders:
+        lower = folder.strip().lower()
+        names.append(lower if lower in SPLIT_NAMES else re.split(r"[-_.\s]", lower)[0])
     return next((name for name in names if name in SPLIT_NAMES), "")
 
 
 _SWAPPED = "; its text is the name of a recording there: the columns of recording and text are swapped"
 _STRESS = "ˈˌː"
-_IPA = frozenset("ɹɾɚɝɜɐɒɪɡɫʁɕʑɸʎɴʂʐʈᵻ")  # in no orthography, unlike ɛ, ɔ, ŋ, ɓ, ɣ, ɨ or ʊ
+_IPA = frozenset("ɹɾɚɝɜɐɒɪɡɫʁɕʑɸʎɴʂʐʈᵻ")  # letters of no orthography, unlike ɛ, ɔ, ŋ, ɓ, ɣ, ɨ or ʊ
 _ARPABET = re.compile(r"[A-Z]{1,2}[0-2]?|sp|sil|spn")
 _PINYIN = re.compile(r"[a-zü]{1,6}[1-5]")
 
 
 def notation_of(texts: Iterable[str]) -> str:
-    """What most of the texts are if they are no spelling: phonemes in IPA, phones or pinyin; else empty."""
-    given = [text for text in texts if text.strip()]
-    found = Counter(map(_notation, given))
-    return next((name for name, count in found.most_common(1) if name and 2 * count > len(given)), "")
+    """The notation of most of the texts if they are no spelling: phonemes in IPA, phones or pinyin; else empty."""
+    filled = [text for text in texts if text.strip()]
+    notations = Counter(map(_notation, filled))
+    return next((name for name, count in notations.most_common(1) if name and 2 * count > len(filled)), "")
 
 
 def _notation(text: str) -> str:
@@ -139,7 +141,7 @@ def _notation(text: str) -> str:
 class ParsedUtterance:
     """A text and its recording by the name in the source; a part of the recording where times are given."""
 
-    where: str
+    location: str
     audio: str
     text: str
     id: str = ""  # empty where the source has none
@@ -148,14 +150,14 @@ class ParsedUtterance:
     begin_s: float = 0.0
     end_s: float | None = None  # None is the end of the recording
     language: str = ""  # a code or a name; empty where the source has none
-    other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # of texts in unread columns
+    other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # text lengths in unread columns
 
 
 @dataclass(frozen=True)
 class SkippedRow:
     """A row that cannot be used, and why."""
 
-    where: str
+    location: str
     reason: str
 
 
@@ -174,7 +176,7 @@ class SourceRow:
     id: str
     audio: Path
     text: str
-    where: str
+    location: str
     speaker: str = DEFAULT_SPEAKER
     split: str = ""  # empty where the source names none
     begin_s: float = 0.0
@@ -220,49 +222,54 @@ class ImportedSource:
         return tuple(entry for entry in self if isinstance(entry, SkippedRow) and not isinstance(entry, SourceNote))
 
 
-def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup, language: str = "") -> Iterator[SourceEntry]:
+def resolve_rows(items: Iterable[ParsedItem], lookup: RecordingLookup, language: str = "") -> Iterator[SourceEntry]:
     """Each utterance as a row: its recording must exist, its id must be unique, and its language be `language`."""
     with DiskDict() as raw_ids, DiskDict() as ids:
-        for item in found:
-            item = replace(item, where=printable(item.where))
+        for item in items:
+            item = replace(item, location=printable(item.location))
             if isinstance(item, SkippedRow):
                 yield item
                 continue
             if item.language.strip() and language and is_other_language(item.language, language):
-                yield SkippedRow(item.where, f"its language is {item.language.strip()[:40]!r}, and {language!r} is "
+                yield SkippedRow(item.location, f"its language is {item.language.strip()[:40]!r}, and {language!r} is "
                                  "imported")
                 continue
             try:
                 path = lookup.find(item.audio or item.id)
-            except RecordingNotFound as why:
+            except RecordingNotFound as error:
+                # Swapped columns are a common mistake.
                 swapped = is_audio(item.text.strip()) and lookup.has(item.text)
-                yield SkippedRow(item.where, f"{why}{_SWAPPED if swapped else ''}")
+                yield SkippedRow(item.location, f"{error}{_SWAPPED if swapped else ''}")
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
 
 
-def is_other_language(given: str, wanted: str) -> bool:
-    """Whether a value of a table is a language other than `wanted`; GPT-SoVITS's `auto` says nothing."""
-    name = given.strip().lower().removeprefix("all_")
-    return not name.startswith("auto") and not same_language({"jp": "ja"}.get(name, name), wanted)
+def is_other_language(value: str, language: str) -> bool:
+    """Whether a value of a table is a language other than `language`; GPT-SoVITS's `auto` says nothing."""
+    name = value.strip().lower().removeprefix("all_")
+    return not name.startswith("auto") and not same_language({"jp": "ja"}.get(name, name), language)
 
 
 def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids: DiskDict) -> SourceEntry:
     split = split_of_folders([item.split])
     if item.split.strip() and not split:
-        return SkippedRow(item.where, f"the split {item.split.strip()[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
+        names = ", ".join(SPLIT_NAMES)
+        return SkippedRow(item.location, f"the split {item.split.strip()[:40]!r} is not one of {names}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
-        return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
-                          "span")
+        return SkippedRow(item.location, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a "
+                          "valid span")
+
     name = item.id.strip() or _of_audio(item, path, folder)
     # Without an id of its own, a recording may share its stem with another one, as x.wav and x.flac do.
     identity = f"id {name}" if item.id.strip() else f"part {item.begin_s:g} {item.end_s} {path}"
-    if (before := raw_ids.put(identity, item.where)) is not None:
-        return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
+    earlier = raw_ids.put(identity, item.location)
+    if earlier is not None:
+        return SkippedRow(item.location, f"the id {safe_id(name)!r} was already used at {earlier}")
+
     text = re.sub(r"[\t\r\n]+", " ", item.text).strip()
-    # without control characters and lone surrogates, which no file can hold
+    # No file can hold control characters and lone surrogates.
     speaker = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", item.speaker).strip() or DEFAULT_SPEAKER
-    return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where, speaker,
+    return SourceRow(unused_id(safe_id(name), item.location, ids), path, text, item.location, speaker,
                      SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s, item.other_lengths)
 
 
@@ -272,10 +279,10 @@ def printable(name: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name)
 
 
-def unused_id(name: str, where: str, ids: DiskDict) -> str:
-    """`name`, or `name-2` and so on where it is taken; case is ignored, as on some file systems."""
+def unused_id(name: str, location: str, ids: DiskDict) -> str:
+    """`name`, or `name-2` and so on if it is taken; case is ignored, as on some file systems."""
     number, free = 1, name
-    while ids.put(free.casefold(), where) is not None:
+    while ids.put(free.casefold(), location) is not None:
         number += 1
         free = f"{name}-{number}"
     return free
@@ -294,7 +301,8 @@ def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
     """An id from the recording's name, and for a part from its times in milliseconds: it does not depend on others."""
     inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
     if not item.audio.isascii() and is_audio(item.audio) and PurePosixPath(item.audio).name != path.name:
-        inside = inside.with_name(PurePosixPath(item.audio).name)  # found in another encoding of its name
+        # The file was found in another encoding of its name.
+        inside = inside.with_name(PurePosixPath(item.audio).name)
     parts = inside.with_suffix("").parts
     stem = "-".join(parts[1:] if len(parts) > 1 and parts[0] in AUDIO_FOLDERS else parts)
     if item.begin_s == 0 and item.end_s is None:
@@ -310,9 +318,9 @@ def _misread(name: str) -> Iterator[str]:
             raw = name.encode(encoding)
         except UnicodeEncodeError:
             continue
-        for shown in ("cp437", "latin-1", "cp1252", "cp866"):
+        for displayed in ("cp437", "latin-1", "cp1252", "cp866"):
             try:
-                yield raw.decode(shown)
+                yield raw.decode(displayed)
             except UnicodeDecodeError:
                 continue
         yield raw.decode("utf-8", "surrogateescape")
@@ -344,7 +352,8 @@ class RecordingLookup:
         self._title = title or str(folder)
         self._foreign = foreign
         self._real = os.path.realpath(folder)
-        self._places = [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(folder, place))]
+        places = [os.path.join(folder, place) for place in AUDIO_FOLDERS]
+        self._places = [f"{path}/" for path in places if os.path.isdir(path)]
 
     def find(self, name: str) -> Path:
         """The file called `name`, with or without suffix, also in one of `AUDIO_FOLDERS`; else `RecordingNotFound`."""
@@ -353,9 +362,10 @@ class RecordingLookup:
             raise RecordingNotFound("no audio is named (missing index)")
         if "\0" in name or any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in name.split("/")):
             raise RecordingNotFound(f"{name[:60]!r} is not a file name")
-        given = name.encode("utf-8", "replace").decode()
-        for path in chain(self._candidates(given), *map(self._candidates, self._spellings(given))):
-            if os.path.isfile(path):  # false too for a name that the system does not take
+        encodable = name.encode("utf-8", "replace").decode()
+        for path in chain(self._candidates(encodable), *map(self._candidates, self._spellings(encodable))):
+            # This is false too for a name that the system does not accept.
+            if os.path.isfile(path):
                 return self._checked(Path(path), name)
         nearest = self._nearest(name)
         raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self._title}"
@@ -370,8 +380,8 @@ class RecordingLookup:
     @cached_property
     def _names(self) -> list[str]:
         """The names of recordings here, at most `_MOST_COMPARED`."""
-        names = (name for _, _, names in os.walk(self.folder) for name in names if is_audio(name))
-        return list(islice(names, _MOST_COMPARED))
+        recordings = filter(is_audio, chain.from_iterable(names for _, _, names in os.walk(self.folder)))
+        return list(islice(recordings, _MOST_COMPARED))
 
     def has(self, name: str) -> bool:
         """Whether `find` finds it."""
@@ -393,22 +403,23 @@ class RecordingLookup:
                     yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
         parts = [part for part in pure.parts if part not in ("/", "..") and not part.endswith(":")]
         if ".." not in pure.parts:
-            # the table may have been written in another folder
-            for first in range(0 if pure.is_absolute() else 1, len(parts)):
-                rest = "/".join(parts[first:])
-                yield f"{self.folder}/{rest}"
-                yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
+            # The table may have been written in another folder, so leading folders are left out one after another.
+            for start in range(0 if pure.is_absolute() else 1, len(parts)):
+                tail = "/".join(parts[start:])
+                yield f"{self.folder}/{tail}"
+                yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{tail}"
 
     def _spellings(self, name: str) -> Iterator[str]:
-        """Other spellings of a name that was not found, of those that files here have."""
+        """The spellings that files here have of a name that was not found."""
         suffixes, forms = self._spelled
         stem, suffix = os.path.splitext(name) if is_audio(name) else (name, "")
-        others = [f"{stem}{other}" for other in suffixes if not suffix or other.lower() == suffix.lower()]
-        others += [stem + suffix.lower()]
-        others += [unicodedata.normalize(form, other) for form in forms for other in (name, *others)]
+        spellings = [f"{stem}{variant}" for variant in suffixes if not suffix or variant.lower() == suffix.lower()]
+        spellings += [stem + suffix.lower()]
+        for form in forms:
+            spellings += [unicodedata.normalize(form, spelling) for spelling in (name, *spellings)]
         if forms and not name.isascii():
-            others += list(_misread(name))
-        yield from (other for other in dict.fromkeys(others) if other != name)
+            spellings += list(_misread(name))
+        yield from (spelling for spelling in dict.fromkeys(spellings) if spelling != name)
 
     @cached_property
     def _spelled(self) -> tuple[tuple[str, ...], tuple[Literal["NFC", "NFD"], ...]]:
@@ -416,16 +427,17 @@ class RecordingLookup:
         suffixes, forms = set[str](), set[Literal["NFC", "NFD"]]()
         for _, _, names in os.walk(self.folder):
             for name in names:
-                if is_audio(name) and (suffix := os.path.splitext(name)[1]) != suffix.lower():
+                suffix = os.path.splitext(name)[1]
+                if is_audio(name) and suffix != suffix.lower():
                     suffixes.add(suffix)
                 if not name.isascii():
                     forms.add("NFC" if unicodedata.is_normalized("NFC", name) else "NFD")
         return tuple(sorted(suffixes)), tuple(sorted(forms))
 
     def _checked(self, path: Path, name: str) -> Path:
-        whole = os.path.isabs(name) and path == Path(name) and not self._foreign
+        is_absolute = os.path.isabs(name) and path == Path(name) and not self._foreign
         real = os.path.realpath(path)
-        if whole or os.path.commonpath([real, self._real]) == self._real:
+        if is_absolute or os.path.commonpath([real, self._real]) == self._real:
             return path
         if ".." in path.parts:
             raise RecordingNotFound(f"{name[:60]!r} leads out of {self.folder}; what lies outside is not read")
@@ -435,22 +447,25 @@ class RecordingLookup:
 
 def has_clip_columns(names: Collection[str]) -> bool:
     """Whether these columns are enough for a table of recordings."""
-    meanings = {meaning for meaning, known in COLUMNS.items() if not set(known).isdisjoint(names)}
+    meanings = {meaning for meaning, synonyms in COLUMNS.items() if not set(synonyms).isdisjoint(names)}
     return "text" in meanings and bool(meanings & {"audio", "id"})
 
 
 def _times_by_other_names(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Begin and end where columns are named `onset` and `offset`, `from` and `to`, or end in their unit.
+    """Begin and end from columns named `onset` and `offset`, `from` and `to`, or with a unit at the end.
 
-    What counts in samples or frames comes as it stands: it is no time in seconds, and is refused as such.
+    Values in samples or frames stay as they are: they are no times in seconds, and are refused as such.
     """
-    given = {name: str(value).strip() for name, value in record.items()
+    cells = {name: str(value).strip() for name, value in record.items()
              if value not in (None, "") and isinstance(value, str | int | float)}
     pairs = [("onset", "offset"), ("from", "to")]
+
     for begin, end in pairs:
-        if begin in given and end in given and all(re.fullmatch(r"[0-9.,:]+", given[name]) for name in (begin, end)):
-            yield from (("begin", given[begin]), ("end", given[end]))
-    for name, value in given.items():
+        if begin in cells and end in cells and all(re.fullmatch(r"[0-9.,:]+", cells[name]) for name in (begin, end)):
+            yield from (("begin", cells[begin]), ("end", cells[end]))
+
+    # Times in milliseconds are converted.
+    for name, value in cells.items():
         meaning = "end" if name.startswith(("end", "stop", "offset")) else "begin"
         if _MS.fullmatch(name):
             try:
@@ -459,24 +474,28 @@ def _times_by_other_names(record: Mapping[str, object]) -> Iterator[tuple[str, s
                 yield meaning, f"{name} {value}"
         elif _OTHER_UNIT.fullmatch(name):
             yield meaning, f"{name} {value}"
+
+    # One cell may hold both times.
     for name in ("timestamp", "timestamps"):
         span = record.get(name)
-        if isinstance(span, list) and len(span) == 2 and all(isinstance(one, int | float) for one in span):
+        if isinstance(span, list) and len(span) == 2 and all(isinstance(value, int | float) for value in span):
             yield from (("begin", str(span[0])), ("end", str(span[1])))
 
 
 def standard_values(record: Mapping[str, object]) -> dict[str, str]:
     """The values of a record under the names of `COLUMNS`; the first of each meaning that is not empty."""
-    found = {}
+    values = {}
     for meaning, names in COLUMNS.items():
-        value = next((value for name in names if (value := record.get(name)) not in (None, "")), None)
-        if isinstance(value, Mapping):  # a hub's audio: {"path": ..., "bytes": ...}
+        value = next((record[name] for name in names if record.get(name) not in (None, "")), None)
+        # In datasets of the hub, audio is an object with `path` and `bytes`.
+        if isinstance(value, Mapping):
             value = value.get("path")
         if value is not None and not isinstance(value, list):
-            found[meaning] = str(value)
-    if record.get("split") in (None, "") and not split_of_folders([found.get("split", "")]):
-        found.pop("split", None)  # a set or subset may be anything
-    return found | dict(_times_by_other_names(record))
+            values[meaning] = str(value)
+    if record.get("split") in (None, "") and not split_of_folders([values.get("split", "")]):
+        # A column `set` or `subset` may hold anything.
+        values.pop("split", None)
+    return values | dict(_times_by_other_names(record))
 
 
 def span_of(values: Mapping[str, str]) -> tuple[float, float | None]:
@@ -498,12 +517,13 @@ def is_clock(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """Seconds, or a time with colons, of which the last part counts seconds."""
-    given = text.strip()
-    if clock := _CLOCK.fullmatch(given):
+    """Seconds, or a time with colons, whose last part counts seconds."""
+    trimmed = text.strip()
+    clock = _CLOCK.fullmatch(trimmed)
+    if clock:
         return int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + float(clock[3].replace(",", "."))
     try:
-        value = float(given.replace(",", "."))
+        value = float(trimmed.replace(",", "."))
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

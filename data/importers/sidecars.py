@@ -48,13 +48,16 @@ def _plain(path: Path, audio: str) -> Iterator[ParsedItem]:
         yield SkippedRow(audio, error.message)
         return
     lines = [line for line in words.splitlines() if line.strip()]
-    if len(lines) == 1 and (timit := _TIMIT.fullmatch(lines[0])):
+    # TIMIT writes the first and last sample before the text.
+    timit = _TIMIT.fullmatch(lines[0]) if len(lines) == 1 else None
+    if timit:
         words = timit[1]
     elif len(lines) > 1 and all(map(_HTK.match, lines)):
         yield SkippedRow(audio, f"{path.name} beside it holds labels with times (HTK), which are no text to speak")
         return
-    if spoken := " ".join(words.split()):
-        yield ParsedUtterance(audio, audio, spoken)
+    utterance = " ".join(words.split())
+    if utterance:
+        yield ParsedUtterance(audio, audio, utterance)
     else:
         yield SkippedRow(audio, f"there is nothing in {path.name} beside it")
 
@@ -77,6 +80,7 @@ def kind_of(path: Path) -> SidecarKind:
     named = {".textgrid": TEXTGRID, ".eaf": ELAN, ".json": JSON}.get(path.suffix.lower())
     if named is not None:
         return named
+    # The content decides, as formats share suffixes.
     if subtitles.looks_like_subtitles(start):
         return SRT
     if subtitles.looks_like_lrc(start):
@@ -103,10 +107,10 @@ def speaker_folders(folder: Path) -> frozenset[str]:
     for place, names in walk_folders(folder):
         parts = place.relative_to(folder).parts
         counts[parts[0] if parts else ""] += sum(map(is_audio, names))
-    found = {name for name, count in counts.items() if count}
+    folders = {name for name, count in counts.items() if count}
     unlike = any(name == "" or name.lower() in AUDIO_FOLDERS or split_of_folders([name]) or counts[name] < 2
-                 for name in found)
-    return frozenset() if unlike or len(found) < 2 else frozenset(found)
+                 for name in folders)
+    return frozenset() if unlike or len(folders) < 2 else frozenset(folders)
 
 
 def read_sidecars(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[ParsedItem]:
@@ -115,9 +119,9 @@ def read_sidecars(folder: Path, language: str = "", speakers: Collection[str] = 
     named = "train" in tops and len(tops - {""}) > 1
     for item in _read_sidecars(folder, language):
         if isinstance(item, ParsedUtterance):
-            first, *inside = Path(item.audio).parts
-            item = replace(item, speaker=item.speaker or (first if first in speakers else ""),
-                           split=split_of_folders([first]) if named and inside else "")
+            top, *inside = Path(item.audio).parts
+            item = replace(item, speaker=item.speaker or (top if top in speakers else ""),
+                           split=split_of_folders([top]) if named and inside else "")
         yield item
 
 
@@ -125,51 +129,56 @@ def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
     for place, names in walk_folders(folder):
         recordings = [name for name in names if is_audio(name)]
         texts = [name for name in names if name.lower().endswith(SUFFIXES)]
-        taken = set()
+        used = set()
         by_stem = by_stems(texts)
         for name in recordings:
-            where = str((place / name).relative_to(folder))
-            mine = matching_sidecars(name, by_stem, recordings, texts, language)
-            if not mine:
-                yield SkippedRow(where, f"there is no {os.path.splitext(name)[0]}.txt beside it")
+            location = str((place / name).relative_to(folder))
+            matches = matching_sidecars(name, by_stem, recordings, texts, language)
+            if not matches:
+                yield SkippedRow(location, f"there is no {os.path.splitext(name)[0]}.txt beside it")
                 continue
-            taken.update(mine)
-            beside = [other for other in mine[1:] if other.lower().endswith(".json")]
+
+            # The best text is read; other texts of the recording are named.
+            used.update(matches)
+            beside = [other for other in matches[1:] if other.lower().endswith(".json")]
             speaker = annotation_files.speaker_of(place / beside[0]) if beside else ""
-            for item in kind_of(place / mine[0]).read(place / mine[0], where):
-                more = speaker and isinstance(item, ParsedUtterance) and not item.speaker
-                yield replace(item, speaker=speaker) if more and isinstance(item, ParsedUtterance) else item
-            for other in (name for name in mine[1:] if name not in beside):
-                yield SkippedRow(str((place / other).relative_to(folder)), f"{mine[0]} was taken for {name}")
+            for item in kind_of(place / matches[0]).read(place / matches[0], location):
+                if speaker and isinstance(item, ParsedUtterance) and not item.speaker:
+                    item = replace(item, speaker=speaker)
+                yield item
+            for other in (name for name in matches[1:] if name not in beside):
+                yield SkippedRow(str((place / other).relative_to(folder)), f"{matches[0]} was taken for {name}")
+
+        # A text without a recording is reported too.
         for name in texts:
-            if name not in taken:
-                where = str((place / name).relative_to(folder))
-                yield SkippedRow(where, "there is no recording of the same name beside it")
+            if name not in used:
+                location = str((place / name).relative_to(folder))
+                yield SkippedRow(location, "there is no recording of the same name beside it")
 
 
 def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
     """Texts by the possible names of their recording."""
-    found: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
     for name in texts:
         stem = os.path.splitext(name)[0].casefold()
-        shorter, _, tag = stem.rpartition(".")  # without its language
-        for each in [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]:
-            found.setdefault(each, []).append(name)
-    return found
+        shorter, _, tag = stem.rpartition(".")  # the stem without its language
+        for possible_stem in [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]:
+            texts_of.setdefault(possible_stem, []).append(name)
+    return texts_of
 
 
 def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
                       language: str) -> list[str]:
     """The texts of a recording, the best first; a single text and a single recording may differ in name."""
-    found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
-    if not found and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):
-        found = list(texts)
-    return sorted(found, key=lambda name: (_other_language(name, recording, language), next(
+    candidates = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
+    if not candidates and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):
+        candidates = list(texts)
+    return sorted(candidates, key=lambda name: (_other_language(name, recording, language), next(
         index for index, suffix in enumerate(SUFFIXES) if name.lower().endswith(suffix)), name))
 
 
 def _other_language(name: str, recording: str, language: str) -> int:
-    """0 where the name contains the language, 1 where it contains none, 2 for another one."""
+    """0 if the name contains the language, 1 without a language, 2 for another one."""
     tag = os.path.splitext(name)[0].casefold().removeprefix(os.path.splitext(recording)[0].casefold()).strip(".")
     if not tag:
         return 1

@@ -41,19 +41,22 @@ def looks_like_subtitles(head: str) -> bool:
 def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The blocks of the subtitles at `path`, which belong to the recording `audio`."""
     is_rolling = _is_rolling(_cues(path))
-    before, removed = _Cue("", 0.0, 0.0, ()), 0
+    previous, removed = _Cue("", 0.0, 0.0, ()), 0
     for item in _cues(path):
         if isinstance(item, SkippedRow):
             yield item
             continue
+
         cue, lines = item, item.lines
+        # Rolling captions repeat lines of the cue before.
         if is_rolling:
-            repeated = _repeated_lines(before, cue)
+            repeated = _repeated_lines(previous, cue)
             lines = lines[repeated:]
             removed += repeated
-            before = cue
+            previous = cue
             if repeated and not "".join(map(_plain, lines)):
-                continue  # it shows only what the cue before showed
+                # The cue shows only what the previous cue showed.
+                continue
         yield _utterance(cue, lines, audio)
     if removed:
         lines_of = f"{removed} line{'s' * (removed != 1)}"
@@ -64,40 +67,40 @@ def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
 class _Cue:
     """A block with times; its lines still have their tags."""
 
-    where: str
+    location: str
     begin_s: float
     end_s: float
     lines: tuple[str, ...]
 
 
 _CONTIGUOUS_S = 0.1  # between two cues of rolling captions
-_ROLLING_SHARE = 0.3  # of the cues
+_ROLLING_SHARE = 0.3  # share of the cues
 
 
 def _is_rolling(items: Iterable[_Cue | SkippedRow]) -> bool:
     """Whether cue after cue begins with the last line of the one before."""
     cues = repeating = 0
-    before = _Cue("", 0.0, -1.0, ())
+    previous = _Cue("", 0.0, -1.0, ())
     for cue in items:
         if isinstance(cue, _Cue):
             cues += 1
             # A line alone may be spoken twice; one with another below it has rolled up.
-            repeating += _repeated_lines(before, cue) > 0 and (len(cue.lines) > 1 or len(before.lines) > 1
+            repeating += _repeated_lines(previous, cue) > 0 and (len(cue.lines) > 1 or len(previous.lines) > 1
                                                                or cue.end_s - cue.begin_s < _SHORT_S)
-            before = cue
+            previous = cue
     return repeating > 1 and repeating >= _ROLLING_SHARE * cues
 
 
 _SHORT_S = 0.05
 
 
-def _repeated_lines(before: _Cue, cue: _Cue) -> int:
+def _repeated_lines(previous: _Cue, cue: _Cue) -> int:
     """How many lines at the start of a cue are the last ones of the cue before, which ends where this one begins."""
-    if cue.begin_s > before.end_s + _CONTIGUOUS_S:
+    if cue.begin_s > previous.end_s + _CONTIGUOUS_S:
         return 0
-    earlier, lines = [*map(_plain, before.lines)], [*map(_plain, cue.lines)]
-    most = min(len(earlier), len(lines))
-    return next((count for count in range(most, 0, -1) if earlier[-count:] == lines[:count]), 0)
+    earlier, lines = [*map(_plain, previous.lines)], [*map(_plain, cue.lines)]
+    longest = min(len(earlier), len(lines))
+    return next((count for count in range(longest, 0, -1) if earlier[-count:] == lines[:count]), 0)
 
 
 def _plain(line: str) -> str:
@@ -106,8 +109,8 @@ def _plain(line: str) -> str:
 
 
 def _cues(path: Path) -> Iterator[_Cue | SkippedRow]:
-    for number, (first, block) in enumerate(_blocks(text_files.lines(path)), start=1):
-        cue = _cue(block, f"{path.name} block {number} (line {first})")
+    for number, (first_line, block) in enumerate(_blocks(text_files.lines(path)), start=1):
+        cue = _cue(block, f"{path.name} block {number} (line {first_line})")
         if cue is not None:
             yield cue
 
@@ -115,59 +118,60 @@ def _cues(path: Path) -> Iterator[_Cue | SkippedRow]:
 def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     """First line number and lines of each block: blocks end at an empty line or before the next line of times.
 
-    A line of white space alone is not empty: in WebVTT it is text, and yt-dlp writes one into every first cue.
+    A line of white space is not empty: in WebVTT it is text, and yt-dlp writes one into every first cue.
     """
     block: list[str] = []
-    first = 1
+    first_line = 1
     has_times = False
-    for number, given in lines:
-        line = given.strip().removeprefix("\ufeff")
+    for number, raw_line in lines:
+        line = raw_line.strip().removeprefix("\ufeff")
         again = has_times and bool(_TIMES.match(line))
-        if (not given.strip("\r\n") or again or len(block) >= _MAX_BLOCK_LINES) and block:
+        if (not raw_line.strip("\r\n") or again or len(block) >= _MAX_BLOCK_LINES) and block:
+            # The number of a cue belongs to the next block.
             index = [block.pop()] if again and block[-1].isdecimal() and not _TIMES.match(block[-2]) else []
-            yield first, block
+            yield first_line, block
             block, has_times = index, False
-            first = number - len(index)
+            first_line = number - len(index)
         if line:
-            first = first if block else number
+            first_line = first_line if block else number
             block.append(line)
             has_times = has_times or bool(_TIMES.match(line))
     if block:
-        yield first, block
+        yield first_line, block
 
 
-def _cue(block: list[str], where: str) -> _Cue | SkippedRow | None:
+def _cue(block: list[str], location: str) -> _Cue | SkippedRow | None:
     """A block as a cue; None for the header and the notes of WebVTT."""
     if block[0].startswith("WEBVTT") or block[0].split(" ")[0].split("=")[0] in _NOT_CUES:
         return None
-    at = next((index for index, line in enumerate(block[:2]) if _TIMES.match(line)), None)
-    if at is None:
-        return SkippedRow(where, f"has no line of times: {block[min(1, len(block) - 1)][:60]!r}")
-    match = _TIMES.match(block[at])
+    times_index = next((index for index, line in enumerate(block[:2]) if _TIMES.match(line)), None)
+    if times_index is None:
+        return SkippedRow(location, f"has no line of times: {block[min(1, len(block) - 1)][:60]!r}")
+    match = _TIMES.match(block[times_index])
     assert match is not None
     begin_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
     if end_s <= begin_s:
-        return SkippedRow(where, f"ends at {end_s:g} s, not after it begins at {begin_s:g} s")
-    return _Cue(where, begin_s, end_s, tuple(block[at + 1:]))
+        return SkippedRow(location, f"ends at {end_s:g} s, not after it begins at {begin_s:g} s")
+    return _Cue(location, begin_s, end_s, tuple(block[times_index + 1:]))
 
 
 def _utterance(cue: _Cue, lines: Sequence[str], audio: str) -> ParsedItem:
     """Lines of a cue as an utterance."""
     joined = " ".join(lines)
     voice = _VOICE.search(joined)
-    spoken = " ".join(html.unescape(_MARKUP.sub("", joined)).split())
-    if not spoken:
-        return SkippedRow(cue.where, "has no text")
-    if _NOT_SPOKEN.fullmatch(spoken):
-        return SkippedRow(cue.where, f"describes a sound and is not spoken: {spoken[:60]!r}")
-    return ParsedUtterance(cue.where, audio, spoken, speaker=voice[1].strip() if voice else "", begin_s=cue.begin_s,
-                           end_s=cue.end_s)
+    utterance = " ".join(html.unescape(_MARKUP.sub("", joined)).split())
+    if not utterance:
+        return SkippedRow(cue.location, "has no text")
+    if _NOT_SPOKEN.fullmatch(utterance):
+        return SkippedRow(cue.location, f"describes a sound and is not spoken: {utterance[:60]!r}")
+    speaker = voice[1].strip() if voice else ""
+    return ParsedUtterance(cue.location, audio, utterance, speaker=speaker, begin_s=cue.begin_s, end_s=cue.end_s)
 
 
 def _seconds(parts: tuple[str | None, ...]) -> float:
     hours, minutes, seconds, fraction = parts
-    whole = int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
-    return whole + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+    seconds_s = int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    return seconds_s + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
 
 
 def looks_like_lrc(head: str) -> bool:
@@ -179,34 +183,41 @@ def looks_like_lrc(head: str) -> bool:
 
 def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The lines of the lyrics at `path`, which belong to the recording `audio`."""
-    stamps: list[tuple[float, str, str]] = []  # seconds, where, text
+    stamps: list[tuple[float, str, str]] = []  # seconds, location, text
     shift_s = 0.0
     for number, line in text_files.lines(path):
-        where = f"{path.name} line {number}"
+        location = f"{path.name} line {number}"
         line = line.strip().removeprefix("\ufeff")
-        rest, at = line, 0
+        remainder, offset = line, 0
         stamped = []
-        while match := _STAMP.match(line, at):
+        match = _STAMP.match(line)
+        # A line may have several stamps, as a refrain has.
+        while match:
             stamped.append(_seconds((None, *match.groups())))
-            at = match.end()
-            while line[at:at + 1] == " ":
-                at += 1
-            rest = line[at:]
-        stamps += [(second, where, " ".join(_MARKUP.sub("", rest).split())) for second in stamped]
+            offset = match.end()
+            while line[offset:offset + 1] == " ":
+                offset += 1
+            remainder = line[offset:]
+            match = _STAMP.match(line, offset)
+        stamps += [(second, location, " ".join(_MARKUP.sub("", remainder).split())) for second in stamped]
         if len(stamps) > _MAX_STAMPS:
-            yield SkippedRow(where, f"is after the first {_MAX_STAMPS} lines, more than a recording has")
+            yield SkippedRow(location, f"is after the first {_MAX_STAMPS} lines, more than a recording has")
             return
+
+        # Other tags, such as the title, are not spoken.
         tag = _TAG.fullmatch(line)
-        if not stamped and tag and tag[1].lower() == "offset":  # in milliseconds: `[offset:+500]`
+        if not stamped and tag and tag[1].lower() == "offset":  # milliseconds: `[offset:+500]`
             shift_s = int(tag[2]) / 1000 if re.fullmatch(r"\s*[+-]?\d{1,9}\s*", tag[2]) else 0.0
         elif line and not stamped and not tag:
-            yield SkippedRow(where, f"has no stamp such as [01:23.45]: {line[:60]!r}")
+            yield SkippedRow(location, f"has no stamp such as [01:23.45]: {line[:60]!r}")
     stamps.sort(key=lambda stamp: stamp[0])
-    # Lines at one time are one sentence.
+
+    # Lines at one time are one sentence, which ends at the next stamp.
     at_once = [list(lines) for _, lines in groupby(stamps, key=lambda stamp: stamp[0])]
     for index, group in enumerate(at_once):
         words = " ".join(line for _, _, line in group if line)
-        if words:  # a stamp without text ends the line before
+        # A stamp without text ends the line before.
+        if words:
             end_s = max(0.0, at_once[index + 1][0][0] - shift_s) if index + 1 < len(at_once) else None
             yield ParsedUtterance(group[0][1], audio, words, begin_s=max(0.0, group[0][0] - shift_s), end_s=end_s)
 
@@ -221,20 +232,22 @@ def looks_like_labels(head: str) -> bool:
 def read_labels(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The labels at `path`, which belong to the recording `audio`."""
     for number, line in text_files.lines(path):
-        where, line = f"{path.name} line {number}", line.strip("\r\n")
+        location, line = f"{path.name} line {number}", line.strip("\r\n")
+        # Audacity writes frequencies in lines that begin with a backslash.
         if not line.strip() or line.startswith("\\"):
             continue
         match = _LABEL.match(line)
         if match is None:
-            yield SkippedRow(where, f"is not a label (begin, end and text, separated by tabs): {line[:60]!r}")
+            yield SkippedRow(location, f"is not a label (begin, end and text, separated by tabs): {line[:60]!r}")
             continue
+
         begin_s, end_s = (float(value.replace(",", ".")) for value in match.groups()[:2])
         words = (match[3] or "").strip()
         if end_s == begin_s:
-            yield SkippedRow(where, f"marks the point {begin_s:g} s; label a stretch from begin to end")
+            yield SkippedRow(location, f"marks the point {begin_s:g} s; label a stretch from begin to end")
         elif end_s < begin_s:
-            yield SkippedRow(where, f"ends at {end_s:g} s, before it begins at {begin_s:g} s")
+            yield SkippedRow(location, f"ends at {end_s:g} s, before it begins at {begin_s:g} s")
         elif not words:
-            yield SkippedRow(where, "has no text")
+            yield SkippedRow(location, "has no text")
         else:
-            yield ParsedUtterance(where, audio, words, begin_s=begin_s, end_s=end_s)
+            yield ParsedUtterance(location, audio, words, begin_s=begin_s, end_s=end_s)

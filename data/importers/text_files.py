@@ -28,7 +28,10 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     with _explained(path), _opened(path) as raw, TextIOWrapper(raw, encoding, newline="") as reading:
         number = 0
         try:
-            while line := reading.readline(LONGEST_LINE + 1):
+            while True:
+                line = reading.readline(LONGEST_LINE + 1)
+                if not line:
+                    return
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"{path}, line {number} has more than {LONGEST_LINE} characters.",
@@ -42,8 +45,8 @@ def head(path: Path) -> str:
     """The first `HEAD` bytes as text; empty for a file that is no text or cannot be read."""
     try:
         with _opened(path) as file:
-            first = file.read(HEAD)
-        return codecs.getincrementaldecoder(encoding_of(first))().decode(first).lstrip("\ufeff")
+            start = file.read(HEAD)
+        return codecs.getincrementaldecoder(encoding_of(start))().decode(start).lstrip("\ufeff")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):
         return ""
 
@@ -53,7 +56,10 @@ def pieces(path: Path) -> Iterator[str]:
     encoding = _encoding_at(path)
     with _explained(path), _opened(path) as raw, TextIOWrapper(raw, encoding, newline="") as reading:
         try:
-            while piece := reading.read(HEAD):
+            while True:
+                piece = reading.read(HEAD)
+                if not piece:
+                    return
                 yield piece
         except UnicodeDecodeError as error:
             raise _wrong_encoding(path, encoding, raw.tell(), error) from error
@@ -93,6 +99,6 @@ def _encoding_at(path: Path) -> str:
 def _wrong_encoding(path: Path, encoding: str, read_to: int, error: UnicodeDecodeError) -> UserError:
     """The first wrong byte; the bytes that were being decoded end at `read_to`."""
     name = "UTF-16" if "16" in encoding else "UTF-8"
-    at = read_to - len(error.object) + error.start
-    return UserError(f"{path} is not {name}: byte {at} is 0x{error.object[error.start]:02x}.",
+    offset = read_to - len(error.object) + error.start
+    return UserError(f"{path} is not {name}: byte {offset} is 0x{error.object[error.start]:02x}.",
                      "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').")

@@ -31,7 +31,7 @@ from data.languages.words import is_spoken
 _MARKS = (
     ("...", ", "), ("…", ", "), (":", ","), (" - ", ", "), (";", ", "), ("—", "-"), ("–", "-"), (" ,", ","),
     ("“", '"'), ("”", '"'), ("‘", "'"), ("’", "'"),
-)  # in this order
+)  # the order matters
 _ENDS = (".", "!", "?", "-", ",")
 _MULTILINGUAL_ENDS = (*_ENDS, "、", "，", "。", "？", "！")
 CODES_FILE = "Cangjie5_TC.json"
@@ -98,6 +98,7 @@ def _codes(content: bytes) -> dict[str, str]:
     except (ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{CODES_FILE} is damaged: {error!r}.", "Download the model again.") from error
 
+    # Characters with the same code are numbered.
     def tokens(character: str, code: str) -> str:
         place = places[code].index(character)
         return "".join(f"[cj_{key}]" for key in code + (str(place) if place else "")) + _CODE_END

@@ -42,7 +42,7 @@ _ROUNDED = re.compile(r"([jqx])[uü]((?:n|e|an)*\d)", re.IGNORECASE)  # ju is sp
 _ESCAPED = re.compile(r"""\\(["\\])""")  # wetext 0.1.8 leaves its own escapes
 _PLACEHOLDER = re.compile("PRONPLACEHOLDER[a-z]+PRONPLACEHOLDER")
 _SHIELDED = re.compile("<(?:pinyin|n)_.>", re.DOTALL)
-_MOST_NAMES = 1000  # that are replaced one after another
+_MOST_NAMES = 1000  # names that are replaced one after another
 _KANA = re.compile("[\u3040-\u309f]+|[\u30a0-\u30ff]+")
 _SPACES = re.compile("( +)")
 _TOKEN = re.compile(r"<\|[^|]+\|>")
@@ -70,15 +70,18 @@ def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = No
 
     After indextts25-inference 0.2.0, `infer_v2_5.py`: Chinese and English are verbalized and in lower case, Spanish is
     in upper case, Japanese is in lower case with a space between its words. `<word|reading>` gives a reading, as in
-    `<行|XING2>`. Spanish is verbalized by nemo-text-processing where that is installed, which is among that package's
-    requirements on Linux; else digits stay, as there. In Arabic and Japanese they always stay, as there. With
-    `verbalize`, Japanese is not cut into words, which takes a package as well.
+    `<行|XING2>`. Spanish is verbalized if nemo-text-processing is installed, which that package requires on Linux;
+    otherwise digits stay. In Arabic and Japanese they always stay. With `verbalize`, Japanese is not cut into words,
+    which takes a package as well.
     """
     verbalized = language in ("zh", "en")
-    if language == "es" and verbalize is None and (spanish := _spanish_rules()):
+    spanish = _spanish_rules() if language == "es" and verbalize is None else None
+    if spanish:
         text = spanish(text)
     if language not in ("es", "ja"):
         text = _with_marks(text, ":：" if verbalized else "")
+
+    # Readings are replaced by placeholders, which no rule changes.
     if verbalized:
         readings: dict[str, str] = {}
 
@@ -88,18 +91,19 @@ def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = No
             return placeholder
 
         text = marked(_replace_readings(text, shield), verbalize, None if language == "zh" else False)
-        text = _PLACEHOLDER.sub(lambda found: readings.get(found.group(), found.group()), text)
+        text = _PLACEHOLDER.sub(lambda match: readings.get(match.group(), match.group()), text)
+
     text = _with_marks(text)
     text = text.lower() if verbalized or language == "ja" else text.upper() if language == "es" else text
     text = _replace_readings(text, _reading_token)
     if language == "ja" and verbalize is None:
         text = "".join(" ".join(_japanese_words(part)) if part.strip() else part for part in _SPACES.split(text))
-    return _TOKEN.sub(lambda found: found.group().upper(), text)
+    return _TOKEN.sub(lambda match: match.group().upper(), text)
 
 
-def _with_marks(text: str, but_for: str = "") -> str:
+def _with_marks(text: str, unchanged: str = "") -> str:
     return _marks_pattern(False).sub(
-        lambda found: found.group() if found.group() in but_for else _MARKS[found.group()], text)
+        lambda match: match.group() if match.group() in unchanged else _MARKS[match.group()], text)
 
 
 def _letters(number: int) -> str:
@@ -116,6 +120,7 @@ def _replace_readings(text: str, replace: Callable[[str, str], str]) -> str:
     pieces, copied, after = list[str](), 0, 0
     for match in _READING_END.finditer(text):
         end = match.start()
+        # A reading lies within one line.
         begin = text.find("<", max(after, text.rfind("\n", after, end) + 1), end)
         after = end + 1
         while begin >= 0:
@@ -152,21 +157,26 @@ def marked(text: str, verbalize: Verbalize | None = None, chinese: bool | None =
     text = _CONTRACTION.sub(r"\1 is", text)
     if chinese:
         text = text.rstrip()
-    text, terms = _HYPHENATED.subn(lambda found: found.group().replace("-", "<H>"), text)
-    shielded: dict[str, str] = {}  # by placeholder
+
+    # Hyphens of terms, names and pinyin are shielded from the rules.
+    text, terms = _HYPHENATED.subn(lambda match: match.group().replace("-", "<H>"), text)
+    shielded: dict[str, str] = {}  # keyed by placeholder
     if chinese:
         for kind, pattern in (("pinyin", _PINYIN), ("n", _NAME)):
-            for number, found in enumerate(_longest_first(pattern, text)[:_MOST_NAMES]):
+            for number, name in enumerate(_longest_first(pattern, text)[:_MOST_NAMES]):
                 placeholder = f"<{kind}_{chr(ord('a') + number)}>"
-                text = text.replace(found, placeholder)
-                shielded[placeholder] = _correct_pinyin(found) if kind == "pinyin" else found
+                text = text.replace(name, placeholder)
+                shielded[placeholder] = _correct_pinyin(name) if kind == "pinyin" else name
+
     text = verbalize(text, chinese)
-    text = _SHIELDED.sub(lambda found: shielded.get(found.group(), found.group()), text)
+    text = _SHIELDED.sub(lambda match: shielded.get(match.group(), match.group()), text)
+    # Spaces that the rules put around the hyphens of terms are removed.
     if terms:
-        first, *rest = text.split("<H>")
-        text = "-".join((first.rstrip(), *(part.strip() for part in rest[:-1]), rest[-1].lstrip())) if rest else first
+        head, *tail = text.split("<H>")
+        text = "-".join((head.rstrip(), *(part.strip() for part in tail[:-1]), tail[-1].lstrip())) if tail else head
+
     marks = _CHINESE_MARKS if chinese else _MARKS
-    return _marks_pattern(chinese).sub(lambda found: marks[found.group()], text)
+    return _marks_pattern(chinese).sub(lambda match: marks[match.group()], text)
 
 
 def reads_as_chinese(text: str) -> bool:
@@ -182,7 +192,7 @@ def spaced(text: str) -> str:
 
 
 def rules_version() -> str:
-    """Name and version of the package that verbalizes; empty where it is not installed."""
+    """Name and version of the package that verbalizes; empty if it is not installed."""
     try:
         return f"wetext {metadata.version('wetext')}"
     except metadata.PackageNotFoundError:
@@ -190,7 +200,7 @@ def rules_version() -> str:
 
 
 def spanish_rules_version() -> str:
-    """Name and version of the package that verbalizes Spanish; empty where it is not installed."""
+    """Name and version of the package that verbalizes Spanish; empty if it is not installed."""
     try:
         return f"nemo-text-processing {metadata.version('nemo_text_processing')}"
     except metadata.PackageNotFoundError:
@@ -213,7 +223,7 @@ def _marks_pattern(chinese: bool) -> re.Pattern[str]:
 
 
 def _verbalize_by_package(text: str, chinese: bool) -> str:
-    """`text` by the rules of `wetext`; as it stands where they find no reading, as published."""
+    """`text` by the rules of `wetext`; unchanged if they find no reading, as published."""
     try:
         read = _rules(chinese)(" ".join(LONE_SURROGATE.sub("", text).split()))
     except AssertionError:  # such as three spaces within English text, in 0.1.8
@@ -249,7 +259,7 @@ def _japanese_tagger() -> Any:
 
 @cache
 def _spanish_rules() -> Callable[[str], str] | None:
-    """Spanish by NeMo's grammar, which takes half a minute to build; None where the package is not installed."""
+    """Spanish by NeMo's grammar, which takes half a minute to build; None if the package is not installed."""
     try:
         from nemo_text_processing.text_normalization.normalize import Normalizer
     except ImportError:
@@ -260,7 +270,7 @@ def _spanish_rules() -> Callable[[str], str] | None:
     def read(text: str) -> str:
         try:
             return str(rules.normalize(text, verbose=False)) if text else text
-        except (ValueError, RuntimeError, AssertionError, IndexError):  # as it stands, as there
+        except (ValueError, RuntimeError, AssertionError, IndexError):  # unchanged, as in the published code
             return text
 
     return lru_cache(maxsize=1024)(read)

@@ -72,10 +72,10 @@ def _readable(plain: str) -> str:
 
 def _between(match: re.Match[str], words: str, attached_before: Set[str], attached_after: Set[str]) -> str:
     """`words` with a space beside a letter of another script that does not belong to it."""
-    before, after = match.string[:match.start()][-1:], match.string[match.end():][:1]
-    left = before.isalnum() and letters_before(match.string, match.start()) not in attached_before
-    right = after.isalnum() and letters_after(match.string, match.end()) not in attached_after
-    return f"{' ' if left else ''}{words}{' ' if right else ''}"
+    preceding, following = match.string[:match.start()][-1:], match.string[match.end():][:1]
+    space_before = preceding.isalnum() and letters_before(match.string, match.start()) not in attached_before
+    space_after = following.isalnum() and letters_after(match.string, match.end()) not in attached_after
+    return f"{' ' if space_before else ''}{words}{' ' if space_after else ''}"
 
 
 @lru_cache(maxsize=16)
@@ -110,6 +110,7 @@ def _syllable_by_order(character: str) -> str:
         return spelled
     if name.endswith("EE"):
         return spelled[:-1] + "ie"
-    if name.endswith(" GLOTTAL WA"):  # ኧ is the first order of አ, which is said as its fourth
+    # ኧ is the first order of አ, which is said as its fourth.
+    if name.endswith(" GLOTTAL WA"):
         return "'e"
     return spelled + "i" if spelled == "'" else spelled

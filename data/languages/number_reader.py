@@ -30,7 +30,7 @@ _LONGEST = 40  # digits; a longer number has no name in any language
 _DATE_LIKE = r"\d{1,2}([ \u00a0-])\d{1,2}\1\d{4}(?!\d)"
 _TELEPHONE = re.compile(rf"(?<![\w.,:/+-])(?<!\d[ \u00a0])(?!{_DATE_LIKE})"
                         r"(?:\+\d{1,3}|0\d{1,3})(?:([ \u00a0-])\d{2,7}(?:\2\d{2,7}){0,4})(?![\w-]|[.,:/]\d)")
-_TELEPHONE_DIGITS = range(9, 16)  # with the code of the country (E.164 has at most 15)
+_TELEPHONE_DIGITS = range(9, 16)  # digits with the country code (E.164 has at most 15)
 # Groups of three digits (ISO 80000-1, 7.3.1). One group after a plain space may be a number by itself; it is not where
 # it begins with 0, and where the language groups by spaces, unless more digits follow. After a space that keeps a line
 # together it never is.
@@ -67,19 +67,19 @@ class NumberReader:
     rules: TextRules
     speller: NumberSpeller
 
-    def say(self, written: str) -> str:
+    def say(self, number: str) -> str:
         """A written number with groups and decimals in words; digit by digit if it has no name.
 
-        Without a word for the decimal sign decimals are said as tenths, hundredths and so on, or the number stays, and
-        the tokenizer reports it.
+        Without a word for the decimal sign, decimals are said as tenths, hundredths and so on. If the language has no
+        such words either, the number stays, and the tokenizer reports it.
         """
         numbers, point = self.rules.numbers, self.rules.numbers.point or self.speller.point
-        plain = written.replace(numbers.thousands, "") if numbers.thousands else written
-        whole, *parts = plain.split(numbers.decimal)
+        plain = number.replace(numbers.thousands, "") if numbers.thousands else number
+        integer_part, *parts = plain.split(numbers.decimal)
         if len(parts) == 1 and not point:
-            return self.speller.decimal(f"{whole}.{parts[0]}") or written
+            return self.speller.decimal(f"{integer_part}.{parts[0]}") or number
         between = f"{self.speller.joint}{point}{self.speller.joint}"
-        return between.join([self.whole(whole), *map(self.digits, parts)]) if point or not parts else written
+        return between.join([self.whole(integer_part), *map(self.digits, parts)]) if point or not parts else number
 
     def whole(self, digits: str) -> str:
         """A number without decimals."""
@@ -92,20 +92,20 @@ class NumberReader:
         return self.speller.joint.join(self.speller.cardinal(int(digit)) or digit for digit in digits)
 
     def beside(self, match: re.Match[str], words: str) -> str:
-        """`words` with a space, where the language has any, beside letters that may not be attached."""
-        before = letters_before(match.string, match.start())
-        after = letters_after(match.string, match.end())
+        """`words` with a space, if the language has any, beside letters that may not be attached."""
+        preceding = letters_before(match.string, match.start())
+        following = letters_after(match.string, match.end())
         numbers = self.rules.numbers
-        left = self.speller.joint if before and before not in numbers.attached_before else ""
-        if after in numbers.elided:
-            return f"{left}{words.removesuffix(numbers.elided[after])}"
-        right = self.speller.joint if after and after not in numbers.attached_after else ""
-        return f"{left}{words}{right}"
+        space_before = self.speller.joint if preceding and preceding not in numbers.attached_before else ""
+        if following in numbers.elided:
+            return f"{space_before}{words.removesuffix(numbers.elided[following])}"
+        space_after = self.speller.joint if following and following not in numbers.attached_after else ""
+        return f"{space_before}{words}{space_after}"
 
-    def value(self, written: str) -> float:
+    def value(self, number: str) -> float:
         """The value of a match of `amount`."""
         numbers = self.rules.numbers
-        return float(written.replace(numbers.thousands or " ", "").replace(numbers.decimal, "."))
+        return float(number.replace(numbers.thousands or " ", "").replace(numbers.decimal, "."))
 
     @property
     def integer(self) -> str:
@@ -120,6 +120,7 @@ class NumberReader:
 
     def read_dates(self, text: SpanMap) -> SpanMap:
         """Digits that spaces and dashes join, dates, times and years: the steps before abbreviations."""
+        # Signs within numbers are read before those between numbers.
         text = text.sub(_TELEPHONE, self._telephone, "number")
         text = text.sub(_ARABIC_SIGN, lambda match: self.rules.numbers.decimal if match.group() == "٫"
                         else self.rules.numbers.thousands, "number")
@@ -154,7 +155,8 @@ class NumberReader:
         """A sign before a number, its currency included on either side. An en dash after a number is a range's."""
         sign = f"(?:{self._money_sign}|{_MONEY_SIGN})"
         attached = one_of(self.rules.numbers.attached_before)
-        letters = r"\w" if self.speller.joint else r"A-Za-z\d"  # without spaces a word may stand before it
+        # Without spaces between words, a word may stand directly before the sign.
+        letters = r"\w" if self.speller.joint else r"A-Za-z\d"
         return re.compile(rf"(?:(?<![{letters}.,:/+\u2212-])|(?<!\w)({attached}))({sign}?)"
                           rf"(\+(?!\d{{7}})|[\u2212-]|(?<!\d )\u2013)(?={sign}?\d)")
 
@@ -177,33 +179,37 @@ class NumberReader:
     @property
     def _link(self) -> str:
         """The words between both ends of a range; empty if the template puts them elsewhere."""
-        first, last, template = "{first}", "{last}", self.rules.numbers.range
-        between = template.startswith(first) and template.endswith(last)
-        return template.removeprefix(first).removesuffix(last) if between else ""
+        start, end, template = "{first}", "{last}", self.rules.numbers.range
+        between = template.startswith(start) and template.endswith(end)
+        return template.removeprefix(start).removesuffix(end) if between else ""
 
     def _span(self, match: re.Match[str]) -> str | None:
         """The dash between two times, two dates, or two increasing numbers."""
-        before = match.string[max(0, match.start() - _FAR):match.start()]
+        preceding = match.string[max(0, match.start() - _FAR):match.start()]
         date = r"\d{1,2}[./]\d{1,2}[./]\d{4}" if self.rules.dates.order != "keep" else "(?!)"
         separators = self.rules.clock.separators
         time = rf"\d{{1,2}}[{re.escape(separators)}][0-5]\d" if separators else "(?!)"
+
+        # Between two times or two dates the dash is always a range.
         for kind in (time, date):
-            if re.search(rf"(?<![\d.,:/-]){kind}$", before) and re.compile(
+            if re.search(rf"(?<![\d.,:/-]){kind}$", preceding) and re.compile(
                     rf"{kind}(?![\d:/-])").match(match.string, match.end()):
                 return self._link
+
+        # Between numbers it is one only if they increase.
         attached = one_of(self.rules.numbers.attached_before)
-        first = re.search(rf"(?:(?:(?<![\w.,:/\u2212-])|(?<!\w){attached})([\u2212-])|(?<![\d.,:/\u2212-]))"
-                          rf"({self.amount})[%٪]?$", before)
-        last = re.compile(rf"([\u2212-]?){self._money_sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(
+        low_match = re.search(rf"(?:(?:(?<![\w.,:/\u2212-])|(?<!\w){attached})([\u2212-])|(?<![\d.,:/\u2212-]))"
+                          rf"({self.amount})[%٪]?$", preceding)
+        high_match = re.compile(rf"([\u2212-]?){self._money_sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(
             match.string, match.end())
-        if not first or not last or any(_LEADING_ZERO.match(number[2]) for number in (first, last)):
+        if not low_match or not high_match or any(_LEADING_ZERO.match(match[2]) for match in (low_match, high_match)):
             return None
-        low, high = (self.value(number[2]) * (-1 if number[1] else 1) for number in (first, last))
+        low, high = (self.value(end[2]) * (-1 if end[1] else 1) for end in (low_match, high_match))
         return self._link if low < high else None
 
     def _date(self, match: re.Match[str]) -> str | None:
-        first, _, second, third = match.groups()
-        parts = dict(zip(self.rules.dates.order, (first, second, third), strict=True))
+        first_part, _, second_part, third_part = match.groups()
+        parts = dict(zip(self.rules.dates.order, (first_part, second_part, third_part), strict=True))
         if len(parts["y"]) == 3 or any(len(parts[part]) > 2 for part in "dm"):
             return None
         cue = self._foreign_cue.match(match.string, match.end())
@@ -246,7 +252,7 @@ class NumberReader:
 
     @cached_property
     def _joined_year_pattern(self) -> re.Pattern[str]:
-        """A hyphen that only joins a year to what is attached: በ-1999."""
+        """A hyphen that only joins a year to a prefix: በ-1999."""
         attached = one_of(self.rules.numbers.attached_before)
         return re.compile(rf"(?<!\w)({attached})-(?=(?:1[1-9]|2[01])\d\d(?![\d.,:/%°]))")
 
@@ -260,7 +266,9 @@ class NumberReader:
         attached = one_of(self.rules.numbers.attached_before)
         era = "|".join(map(abbreviation, self.rules.dates.foreign_cues)) or "(?!)"
         words = one_of({self._link.strip(), *self.rules.numbers.attached_before} - {""})
-        between = rf"\s*(?:(?:[-–,፣]|{words}(?!\d))\s*{attached}?|{words})"  # one way to read each, so that it is fast
+
+        # Each text matches in one way only, so that the pattern is fast.
+        between = rf"\s*(?:(?:[-–,፣]|{words}(?!\d))\s*{attached}?|{words})"
         return re.compile(
             rf"(?P<cue>(?<!\w){one_of(years.before)}\s+|(?:{era})\.?\s*{attached})?(?P<first>{_YEAR})"
             rf"(?(cue)(?:(?P<link>{between})(?P<last>(?<!\d)(?:1[1-9]|2[01])\d\d)(?![\d:/]|[.,]\d))?"
@@ -273,14 +281,14 @@ class NumberReader:
         return self.beside(match, words)
 
     def _year_words(self, year: str) -> str:
-        style, (first, last) = self.rules.numbers.years.style, divmod(int(year), 100)
-        if style == "cardinal" or not 11 <= first <= 21 or first == 20:
+        style, (century, year_of_century) = self.rules.numbers.years.style, divmod(int(year), 100)
+        if style == "cardinal" or not 11 <= century <= 21 or century == 20:
             return self.whole(str(int(year)) if len(year) == 4 else year)
-        words = [self.whole(str(first))]
+        words = [self.whole(str(century))]
         grammar = self.rules.numbers.grammar
-        if (style == "hundreds" or not last) and grammar:
+        if (style == "hundreds" or not year_of_century) and grammar:
             words.append(grammar.hundred)
-        return " ".join([*words, self.whole(str(last))] if last else words)
+        return " ".join([*words, self.whole(str(year_of_century))] if year_of_century else words)
 
     @cached_property
     def _money_pattern(self) -> re.Pattern[str]:
@@ -296,23 +304,23 @@ class NumberReader:
         return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?{of_next}({sign}))")
 
     def _money(self, match: re.Match[str]) -> str | None:
-        before, amount, scale, amount_after, scale_after, after = match.groups()
+        sign_before, amount, scale, amount_after, scale_after, sign_after = match.groups()
         money = self.rules.money
-        currency = money.currencies[before or after]
-        written, times = amount or amount_after, scale or scale_after
+        currency = money.currencies[sign_before or sign_after]
+        number, times = amount or amount_after, scale or scale_after
         if times:
-            return self.beside(match, money.whole.format(amount=f"{self.say(written)} {times}", name=currency.name))
-        return self.beside(match, self._money_words(written, currency))
+            return self.beside(match, money.whole.format(amount=f"{self.say(number)} {times}", name=currency.name))
+        return self.beside(match, self._money_words(number, currency))
 
-    def _money_words(self, written: str, currency: Currency) -> str:
+    def _money_words(self, amount: str, currency: Currency) -> str:
         money, decimal = self.rules.money, self.rules.numbers.decimal
-        whole, _, cents = written.partition(decimal)
+        units, _, cents = amount.partition(decimal)
         if currency.cent and len(cents) == 2 and cents.isdigit():
             if int(cents) == 0:
-                return money.whole.format(amount=self.say(whole), name=currency.name)
-            return money.with_cents.format(amount=self.say(whole), name=currency.name,
+                return money.whole.format(amount=self.say(units), name=currency.name)
+            return money.with_cents.format(amount=self.say(units), name=currency.name,
                                            cents=self.whole(str(int(cents))), cent=currency.cent)
-        return money.whole.format(amount=self.say(written), name=currency.name)
+        return money.whole.format(amount=self.say(amount), name=currency.name)
 
     @cached_property
     def _percent_pattern(self) -> re.Pattern[str]:
@@ -333,8 +341,8 @@ class NumberReader:
         if match[1] and not match.string[match.end():].lstrip()[:1].islower():
             return None  # the end of a sentence
         words = self.speller.ordinal(int(re.sub(r"\D", "", match[1] or match[2])[:_LONGEST]))
-        before = letters_before(match.string, match.start())
-        space = " " if before and before not in self.rules.numbers.attached_before else ""
+        preceding = letters_before(match.string, match.start())
+        space = " " if preceding and preceding not in self.rules.numbers.attached_before else ""
         return None if words is None else space + words
 
     @cached_property
@@ -365,19 +373,19 @@ class NumberReader:
         return re.compile(rf"(?<![\w.,:/+-])\+(?=\d)|{self.integer}{decimals}")
 
     def _number(self, match: re.Match[str]) -> str:
-        numbers, written = self.rules.numbers, match.group()
-        if written == "+":
-            return f"{numbers.plus or written} "
+        numbers, number = self.rules.numbers, match.group()
+        if number == "+":
+            return f"{numbers.plus or number} "
         if match.string[match.start() - 1:match.start()] == "+":
-            return self.beside(match, self.digits(re.sub(r"\D", "", written)))  # an international telephone number
-        return self.beside(match, self.say(written))
+            return self.beside(match, self.digits(re.sub(r"\D", "", number)))  # an international telephone number
+        return self.beside(match, self.say(number))
 
 
 def _edged(name: str) -> str:
     """A sign, or a word with its edges."""
-    before = r"(?<![^\W\d_])" if name[0].isalpha() else ""
-    after = rf"(?![^\W\d_]|[{MARKS}])" if name[-1].isalpha() else ""
-    return before + re.escape(name) + after
+    start_edge = r"(?<![^\W\d_])" if name[0].isalpha() else ""
+    end_edge = rf"(?![^\W\d_]|[{MARKS}])" if name[-1].isalpha() else ""
+    return start_edge + re.escape(name) + end_edge
 
 
 def geez_value(numeral: str) -> int:
@@ -398,7 +406,7 @@ def geez_value(numeral: str) -> int:
 
 
 def is_geez_numeral(digits: str) -> bool:
-    """Whether Ge'ez digits form one numeral; what is longer than any is a row of digits."""
+    """Whether Ge'ez digits form one numeral; a longer run than any numeral is a row of digits."""
     return len(digits) <= _LONGEST_NUMERAL and _NUMERAL.fullmatch(digits) is not None
 
 
@@ -417,8 +425,8 @@ def to_ascii_digits(text: SpanMap) -> SpanMap:
 
 
 def _plain_fraction(match: re.Match[str]) -> str:
-    before = match.string[match.start() - 1:match.start()]
-    return (" " if before.isdigit() else "") + unicodedata.normalize("NFKD", match.group()).replace("\u2044", "/")
+    preceding = match.string[match.start() - 1:match.start()]
+    return (" " if preceding.isdigit() else "") + unicodedata.normalize("NFKD", match.group()).replace("\u2044", "/")
 
 
 PACKAGES = {"num2words": "num2words==0.5.14", "icu": "icu4py==1.2.0"}
@@ -430,8 +438,8 @@ ICU_LANGUAGES = frozenset({
     "ka", "kk", "ko", "ky", "lb", "lt", "lv", "ms", "mt", "nb", "nl", "nn", "pl", "pt", "pt_PT", "ro", "ru", "sk", "sl",
     "sq", "sr", "sv", "sw", "th", "tr", "uk", "vi", "yue", "zh",
 })
-_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # what they raise
-_UNSEEN = str.maketrans("", "", "\u00ad\u200b")  # where ICU would let a line break
+_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # the libraries' errors
+_UNSEEN = str.maketrans("", "", "\u00ad\u200b")  # characters at which ICU would let a line break
 
 
 class NumberSpeller(Protocol):
@@ -439,7 +447,7 @@ class NumberSpeller(Protocol):
 
     @property
     def joint(self) -> str:
-        """Between words: a space, or nothing where the language has none."""
+        """Between words: a space, or nothing if the language has none."""
         ...
 
     @property
@@ -463,13 +471,14 @@ def number_speller(numbers: Numbers) -> NumberSpeller | None:
         assert numbers.grammar is not None
         return GrammarSpeller(numbers.grammar, numbers.ordinals)
     if numbers.engine in PACKAGES:
-        there = library_version(numbers.engine)
-        if not there:
+        installed = library_version(numbers.engine)
+        if not installed:
             name = PACKAGES[numbers.engine].partition("==")[0]
             raise missing_package("This language's", name, PACKAGES[numbers.engine])
-        if numbers.library not in ("", there):
+        if numbers.library not in ("", installed):
             raise UserError(
-                f"The rules were made with {numbers.library}; {there} is installed, which may say numbers otherwise.",
+                f"The rules were made with {numbers.library}; {installed} is installed, which may say numbers "
+                "otherwise.",
                 f"Install that version: python -m pip install {numbers.library.replace(' ', '==')}.")
         return IcuSpeller(numbers) if numbers.engine == "icu" else Num2WordsSpeller(numbers)
     return None
@@ -507,11 +516,12 @@ class GrammarSpeller:
             return None
         if number < 10:
             return grammar.units[number]
+        # Compound numbers may have a suffix at the last word of each term.
         terms = list(self._terms(number))
         if grammar.suffix and len(terms) > 1:
             for place, term in enumerate(terms):
-                first, space, last = term.rpartition(" ")
-                terms[place] = first + space + grammar.suffixed.get(last, last + grammar.suffix)
+                head, space, last = term.rpartition(" ")
+                terms[place] = head + space + grammar.suffixed.get(last, last + grammar.suffix)
         return grammar.link.join(terms) if grammar.unit_is_term else grammar.link.join(terms).strip()
 
     def decimal(self, number: str) -> str | None:
@@ -524,9 +534,9 @@ class GrammarSpeller:
         words = self.cardinal(number)
         if words is None:
             return None
-        first, space, last = words.rpartition(" ")
+        head, space, last = words.rpartition(" ")
         words = ordinals.words.get(last, last + ordinals.suffix)
-        return f"{ordinals.prefix}{first}{space}{words}"
+        return f"{ordinals.prefix}{head}{space}{words}"
 
     def _terms(self, number: int) -> Iterator[str]:
         """Thousands and above, hundreds, then the rest below 100."""
@@ -566,10 +576,10 @@ class GrammarSpeller:
 class LibrarySpeller:
     """Numbers by a library. An answer without words, or with digits, is no answer."""
 
-    def __init__(self, numbers: Numbers, known: Set[str]) -> None:
-        if numbers.language not in known:
+    def __init__(self, numbers: Numbers, languages: Set[str]) -> None:
+        if numbers.language not in languages:
             raise UserError(f"{numbers.engine} does not know the language {numbers.language!r}.",
-                            f"Write a grammar in the rules, or take one of: {', '.join(sorted(known))}.")
+                            f"Write a grammar in the rules, or take one of: {', '.join(sorted(languages))}.")
         self._language, self._amend = numbers.language, numbers.amend
 
     def cardinal(self, number: int | Decimal) -> str | None:
@@ -600,10 +610,10 @@ class LibrarySpeller:
         return self.cardinal(Decimal("3.5")) or ""
 
     @staticmethod
-    def _between(before: str, after: str, words: str) -> str:
-        """The letters between both in `words`; empty where there are none."""
-        found = re.fullmatch(f"{re.escape(before)}(.+){re.escape(after)}", words)
-        return found[1].strip() if found and any(map(str.isalpha, found[1])) else ""
+    def _between(start: str, end: str, words: str) -> str:
+        """The letters between `start` and `end` in `words`; empty if there are none."""
+        match = re.fullmatch(f"{re.escape(start)}(.+){re.escape(end)}", words)
+        return match[1].strip() if match and any(map(str.isalpha, match[1])) else ""
 
     def _plain(self, words: str) -> str | None:
         words = self._amended.sub(lambda match: self._amend[match.group()], words.translate(_UNSEEN))
@@ -615,7 +625,7 @@ class LibrarySpeller:
         return re.compile(one_of(self._amend))
 
     def _words(self, number: int | Decimal, *, ordinal: bool = False) -> str:
-        """What the library says; empty where it has no answer."""
+        """The library's reading; empty without one."""
         raise NotImplementedError
 
 

@@ -23,7 +23,7 @@ class TextChange:
     before: str
     after: str
     rules: tuple[str, ...]
-    after_start: int  # in the output
+    after_start: int  # position in the output
 
 
 @dataclass(frozen=True)
@@ -42,48 +42,53 @@ class SpanMap:
         """Each match of `pattern` replaced."""
         parts: list[str] = []
         origins: list[tuple[int, int, str]] = []
-        done = 0
+        copied_to = 0
         for match in pattern.finditer(self.text):
             new = replacement(match)
             if new is None or new == match.group():
                 continue
             start, end = match.span()
-            parts += (self.text[done:start], new)
+            parts += (self.text[copied_to:start], new)
+            # Each new character refers to the span that it replaced.
             if self.origins is not None:
-                origins += self.origins[done:start]
+                origins += self.origins[copied_to:start]
                 origins += [(*self._span(start, end), step)] * len(new)
-            done = end
-        if not done and not parts:
+            copied_to = end
+        # Without a change, the map stays as it is.
+        if not copied_to and not parts:
             return self
-        parts.append(self.text[done:])
+        parts.append(self.text[copied_to:])
         if self.origins is None:
             return SpanMap(self.source, "".join(parts), None)
-        return SpanMap(self.source, "".join(parts), (*origins, *self.origins[done:]))
+        return SpanMap(self.source, "".join(parts), (*origins, *self.origins[copied_to:]))
 
     def changes(self) -> tuple[TextChange, ...]:
         """The changed spans in order, without changes of white space alone."""
         assert self.origins is not None, "made without `track`"
-        found: list[TextChange] = []
-        open_span: tuple[int, int, int] | None = None  # of the source, and where it began to be written
-        seen = 0  # of the source
+        changes: list[TextChange] = []
+        open_span: tuple[int, int, int] | None = None  # span of the source, and where its output begins
+        seen = 0  # position in the source
         for place, (start, end, step) in enumerate((*self.origins, (len(self.source), len(self.source), ""))):
+
+            # White space that stays white space, and text without a step, are unchanged.
             stays = not step or (self.text[place].isspace() and self.source[start:end].isspace())
             if open_span and (stays or start >= open_span[1]):
-                found.append(self._change(*open_span, place))
+                changes.append(self._change(*open_span, place))
                 open_span = None
             if start > seen:
-                found.append(self._change(seen, start, place, place))
+                changes.append(self._change(seen, start, place, place))
             if not stays:
-                first = open_span or (start, end, place)
-                open_span = (first[0], max(first[1], end), first[2])
+                extended = open_span or (start, end, place)
+                open_span = (extended[0], max(extended[1], end), extended[2])
             seen = max(seen, end)
-        return tuple(change for change in found if change.before.split() != change.after.split())
+        return tuple(change for change in changes if change.before.split() != change.after.split())
 
     def _change(self, start: int, end: int, after_start: int, after_end: int) -> TextChange:
         assert self.origins is not None
-        before, after = self.source[start:end], self.text[after_start:after_end]
+        source_text, output_text = self.source[start:end], self.text[after_start:after_end]
         steps = dict.fromkeys(step for _, _, step in self.origins[after_start:after_end] if step != "space")
-        return TextChange(start, end, before, after, tuple(steps) if after.strip() else ("left out",), after_start)
+        kinds = tuple(steps) if output_text.strip() else ("left out",)
+        return TextChange(start, end, source_text, output_text, kinds, after_start)
 
     def _span(self, start: int, end: int) -> tuple[int, int]:
         assert self.origins is not None

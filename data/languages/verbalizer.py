@@ -67,9 +67,9 @@ class Verbalizer:
 
     def verbalize_traced(self, text: str) -> VerbalizedText:
         """`text` as it is spoken, with the source of each part."""
-        before = self._before_alphabet(SpanMap.of(text, track=True))
-        left_out = Counter(character for character in before.text if character != " " == self._sound(character))
-        return VerbalizedText(self._until_stable(self._within_alphabet(before)), dict(sorted(left_out.items())))
+        prepared = self._before_alphabet(SpanMap.of(text, track=True))
+        left_out = Counter(character for character in prepared.text if character != " " == self._sound(character))
+        return VerbalizedText(self._until_stable(self._within_alphabet(prepared)), dict(sorted(left_out.items())))
 
     def _until_stable(self, text: SpanMap) -> SpanMap:
         """Apply the steps until nothing changes: one step may write what an earlier one reads."""
@@ -82,12 +82,15 @@ class Verbalizer:
 
     def _before_alphabet(self, text: SpanMap) -> SpanMap:
         rules = self.rules
+        # Characters are cleaned first, because the tables match them.
         text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
         text = text.sub(_HYPHENS, lambda match: "-", "Unicode")
         text = _in_form(text, rules.unicode)
         text = text.sub(self._table_pattern("characters"), lambda match: rules.characters[match.group()], "character")
         text = text.sub(
             self._words, lambda match: f"{match[1] or ''}{rules.words[match[2]]}{match[3] or ''}", "word")
+
+        # The order matters: dates before abbreviations, and numbers after these.
         if rules.native_digits:
             text = to_ascii_digits(text)
         if self._numbers:
@@ -123,8 +126,10 @@ class Verbalizer:
         kind = unicodedata.category(character)[0]
         if kind == "L":
             return character if self.rules.foreign == "keep" else self._foreign(character)
-        if kind == "N" and self._numbers and (value := unicodedata.numeric(character, -1.0)) >= 0 and value % 1 == 0:
-            return f" {self._numbers.whole(str(int(value)))} "
+        if kind == "N" and self._numbers:
+            value = unicodedata.numeric(character, -1.0)
+            if value >= 0 and value % 1 == 0:
+                return f" {self._numbers.whole(str(int(value)))} "
         return "" if kind == "M" else " "
 
     def _foreign(self, letter: str) -> str:
@@ -134,7 +139,7 @@ class Verbalizer:
         return next(filter(None, (sound_of(text, self.rules.latin) for text in spelled)), " ")
 
     def _abbreviated(self, match: re.Match[str]) -> str:
-        words = next(spoken for pattern, spoken in self._abbreviation_list
+        words = next(expansion for pattern, expansion in self._abbreviation_list
                      if pattern.match(match.string, match.start(2))) + (match[3] or "")
         if match[1]:
             prefix = next((prefix for prefix in self.rules.replaced_prefixes if words.startswith(prefix)), "")
@@ -155,16 +160,15 @@ class Verbalizer:
     @cached_property
     def _abbreviation_list(self) -> tuple[tuple[re.Pattern[str], str], ...]:
         longest_first = sorted(self.rules.abbreviations.items(), key=lambda entry: len(entry[0]), reverse=True)
-        return tuple((re.compile(abbreviation(written, last_dot=True)), spoken)
-                     for written, spoken in longest_first)
+        return tuple((re.compile(abbreviation(entry, last_dot=True)), expansion) for entry, expansion in longest_first)
 
     @cached_property
     def _abbreviations(self) -> re.Pattern[str]:
         if not self.rules.abbreviations:
             return NEVER
         every = "|".join(pattern.pattern for pattern, _ in self._abbreviation_list)
-        before, after = map(one_of, self._attached)
-        return re.compile(rf"(?<![^\W\d_])({before})?({every})(?:\.({after})(?![\w{patterns.MARKS}]))?")
+        prefixes, suffixes = map(one_of, self._attached)
+        return re.compile(rf"(?<![^\W\d_])({prefixes})?({every})(?:\.({suffixes})(?![\w{patterns.MARKS}]))?")
 
     def _table_pattern(self, name: str) -> re.Pattern[str]:
         """Any entry of a table of the rules."""
@@ -179,15 +183,18 @@ class Verbalizer:
     @cached_property
     def _words(self) -> re.Pattern[str]:
         """A whole word; a Latin word also with what another script attaches to it."""
-        before, after = map(one_of, self._attached)
+        prefixes, suffixes = map(one_of, self._attached)
         latin = one_of(word for word in self.rules.words if word[0].isascii() and word[0].isalpha())
         edge = rf"[\w{patterns.MARKS}]"
-        return re.compile(rf"(?<!{edge})(?:({before})(?={latin}(?![A-Za-z0-9])))?({one_of(self.rules.words)})"
-                          rf"(?:({after})(?<=[^A-Za-z0-9]))?(?!{edge})")
+        return re.compile(rf"(?<!{edge})(?:({prefixes})(?={latin}(?![A-Za-z0-9])))?({one_of(self.rules.words)})"
+                          rf"(?:({suffixes})(?<=[^A-Za-z0-9]))?(?!{edge})")
 
     @cached_property
     def _folds(self) -> dict[int, str]:
-        return {old: new for name in self.rules.fold for old, new in self.rules.folds[name].table().items()}
+        folds: dict[int, str] = {}
+        for name in self.rules.fold:
+            folds |= self.rules.folds[name].table()
+        return folds
 
     @cached_property
     def _folded(self) -> re.Pattern[str]:
@@ -208,23 +215,24 @@ class Verbalizer:
 
 
 @lru_cache(maxsize=32)
-def load_verbalizer(content: bytes, where: str = "the rules") -> Verbalizer:
+def load_verbalizer(content: bytes, location: str = "the rules") -> Verbalizer:
     """The verbalizer of a rules file; `UserError` for rules that cannot be used."""
-    made = Verbalizer(parse_rules(content, where))
-    number_speller(made.rules.numbers)  # reports a missing package or another version of it now
-    return made
+    verbalizer = Verbalizer(parse_rules(content, location))
+    # A missing package, or another version of it, is reported now.
+    number_speller(verbalizer.rules.numbers)
+    return verbalizer
 
 
-def check_tables(rules: TextRules, where: str) -> None:
+def check_tables(rules: TextRules, location: str) -> None:
     """Refuse rules that rewrite their own output without end, such as a to b and b to a."""
-    made = Verbalizer(rules)
+    verbalizer = Verbalizer(rules)
     for name in ("characters", "words", "abbreviations", "units", "symbols", "marks"):
         table: Table = getattr(rules, name)
-        for written, spoken in table.items():
-            once = made.verbalize(f"{spoken} ")
-            if made.verbalize(once) != once or len(once) > _MAX_OUTPUT:
+        for entry, expansion in table.items():
+            once = verbalizer.verbalize(f"{expansion} ")
+            if verbalizer.verbalize(once) != once or len(once) > _MAX_OUTPUT:
                 raise UserError(
-                    f"The rules in {where} cannot be used: {name}: {written!r} becomes {spoken!r}, and the rules "
+                    f"The rules in {location} cannot be used: {name}: {entry!r} becomes {expansion!r}, and the rules "
                     "change that again without end.", "Take out one of the entries that form a circle.",
                 )
 
@@ -233,13 +241,15 @@ def _in_form(text: SpanMap, form: str) -> SpanMap:
     """In a Unicode form; sequence by sequence if that gives the same, so that spans stay small."""
     if form == "keep" or unicodedata.is_normalized(form, text.text):  # type: ignore[arg-type]
         return text
-    whole = unicodedata.normalize(form, text.text)  # type: ignore[arg-type]
+    expected = unicodedata.normalize(form, text.text)  # type: ignore[arg-type]
 
     def normal(match: re.Match[str]) -> str:
         return unicodedata.normalize(form, match.group())  # type: ignore[arg-type]
 
     parts = text.sub(_CLUSTER, normal, "Unicode")
-    return parts if parts.text == whole else text.sub(re.compile(r".+", re.DOTALL), lambda match: whole, "Unicode")
+    if parts.text == expected:
+        return parts
+    return text.sub(re.compile(r".+", re.DOTALL), lambda match: expected, "Unicode")
 
 
 @lru_cache(maxsize=1)
@@ -251,7 +261,8 @@ def _silent_marks() -> str:
 
 FOLDER = Path(__file__).with_name("rules")
 ENGINES = Path(__file__).with_name("number_engines.yaml")
-_IN_CLDR = {"kz": "kk", "tet": "und"}  # for a language that CLDR lacks, ICU would take the machine's own
+_IN_CLDR = {"kz": "kk", "tet": "und"}
+"""Substitutes for languages that CLDR lacks; ICU would take the machine's own language."""
 
 
 @cache
@@ -279,13 +290,13 @@ def rules_text(name: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def checked_rules(text: str | bytes, where: str) -> TextRules:
+def checked_rules(text: str | bytes, location: str) -> TextRules:
     """Rules that are valid and stable, with their packages installed; `UserError` otherwise."""
-    rules = parse_rules(text, where)
+    rules = parse_rules(text, location)
     if rules.numbers.engine in PACKAGES and not rules.numbers.library:
         numbers = rules.numbers.model_copy(update={"library": library_version(rules.numbers.engine)})
         rules = rules.model_copy(update={"numbers": numbers})
-    check_tables(rules, where)
+    check_tables(rules, location)
     return rules
 
 
@@ -296,24 +307,24 @@ def verbalizer_of(rules: TextRules) -> Verbalizer:
 
 @cache
 def _by_library() -> dict[str, Numbers]:
-    """How a library says the numbers of a language without rules of ours, by our codes: ICU where a table says so."""
+    """How a library says the numbers of a language without rules of ours: ICU if a table says so, else num2words."""
     languages = {code.lower().replace("_", "-"): code for code in library_languages()}
     languages |= {"kk": languages["kz"]} if "kz" in languages else {}
-    found = {code: Numbers(engine="num2words", language=language) for code, language in languages.items()}
+    numbers_of = {code: Numbers(engine="num2words", language=language) for code, language in languages.items()}
     tables = yaml.safe_load(ENGINES.read_text(encoding="utf-8"))
     for code, entry in tables["icu"].items():
-        found[code] = Numbers(engine="icu", language=entry["icu"], amend=entry.get("amend", {}))
+        numbers_of[code] = Numbers(engine="icu", language=entry["icu"], amend=entry.get("amend", {}))
     for code, word in tables["minus"].items():
-        found[code] = found[code].model_copy(update={"minus": word})
-    return {code: numbers for code, numbers in found.items() if code not in written_by_hand()}
+        numbers_of[code] = numbers_of[code].model_copy(update={"minus": word})
+    return {code: numbers for code, numbers in numbers_of.items() if code not in written_by_hand()}
 
 
 def _numbers_alone(name: str) -> str:
     language, numbers = name.partition("-")[0], _by_library()[name]
     minus = numbers.minus or '""'
     decimal, thousands = (",", ".") if _has_decimal_comma(language) else (".", ",")
-    amend = "".join(f"\n    {json.dumps(said, ensure_ascii=False)}: {json.dumps(instead, ensure_ascii=False)}"
-                    for said, instead in numbers.amend.items())
+    amend = "".join(f"\n    {json.dumps(word, ensure_ascii=False)}: {json.dumps(replacement, ensure_ascii=False)}"
+                    for word, replacement in numbers.amend.items())
     no_entries = "{}"
     return f"""# Numbers by {numbers.engine}. Add what your texts need: words, abbreviations, symbols, units, dates.
 version: {VERSION}

@@ -28,7 +28,7 @@ _TURKIC_CAPITALS = str.maketrans({"I": "ı", "İ": "i"})
 _TURKIC_SMALL = str.maketrans({"i": "İ"})
 
 _ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
-_TURKIC = frozenset({"tr", "az", "crh", "gag", "kaa", "tt"})  # in Latin letters, with a dotless i
+_TURKIC = frozenset({"tr", "az", "crh", "gag", "kaa", "tt"})  # Latin letters with a dotless i
 _UZBEK = frozenset({"uz", "uzn"})
 _LATIN = frozenset({
     "af", "ca", "cs", "cy", "da", "de", "en", "es", "et", "eu", "fi", "fr", "ga", "ha", "hr", "hu", "id", "ig",
@@ -59,9 +59,9 @@ def script_kind(code: str) -> ScriptKind:
 
     `tr-TR` is read as `tr`, `az-Latn` as `az`, and `az-Cyrl` is generic.
     """
-    language, *others = code.replace("_", "-").split("-")
+    language, *subtags = code.replace("_", "-").split("-")
     language = language.lower()
-    script = next((part.title() for part in others if len(part) == 4 and part.isalpha()), "")
+    script = next((part.title() for part in subtags if len(part) == 4 and part.isalpha()), "")
     if script == "Ethi" or (not script and language in _ETHIOPIC):
         return "ethiopic"
     if script not in ("", "Latn"):
@@ -89,22 +89,26 @@ def without_quotes(text: str) -> str:
     As the pattern `(?<!\\w)'(.+?)'(?!\\w)`, which looks for the end of each quotation up to the end of the line.
     """
     closings = [match.start() for match in _CLOSING.finditer(text)]
-    pieces, done, number, line_end = list[str](), 0, 0, -1
+    pieces, copied_to, number, line_end = list[str](), 0, 0, -1
     for match in _OPENING.finditer(text):
         begin = match.start()
-        if begin < done:
+        if begin < copied_to:
             continue
+
+        # The closing mark must be at least two characters behind the opening one.
         while number < len(closings) and closings[number] < begin + 2:
             number += 1
         if number == len(closings):
             break
+        # A quotation ends in its own line.
         if line_end < begin:
             line_end = text.find("\n", begin)
             line_end = len(text) if line_end < 0 else line_end
-        if (end := closings[number]) < line_end:
-            pieces += (text[done:begin], text[begin + 1:end])
-            done = end + 1
-    return "".join((*pieces, text[done:]))
+        end = closings[number]
+        if end < line_end:
+            pieces += (text[copied_to:begin], text[begin + 1:end])
+            copied_to = end + 1
+    return "".join((*pieces, text[copied_to:]))
 
 
 def lower_composed(text: str, kind: ScriptKind) -> str:
@@ -120,7 +124,7 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
 
 
 def _tidy_joiners(text: str) -> str:
-    """Without joiners that are doubled, or that stand beside a space, where they join nothing.
+    """Without joiners that are doubled, or that join nothing because they stand beside a space.
 
     A joiner behind a virama stays at the end of a word: it makes a chillu of Malayalam.
     """

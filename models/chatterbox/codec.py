@@ -25,7 +25,7 @@ from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.speech_tokenizer import SAMPLE_RATE as CODE_SAMPLE_RATE
 from models.chatterbox.streaming import StreamingSynthesizer
 
-MAX_PROMPT_CODES = 150  # of a reference clip for T3: six seconds
+MAX_PROMPT_CODES = 150  # codes of a reference clip for T3: six seconds
 _PROMPT_S = MAX_PROMPT_CODES / s3gen.CODE_RATE
 _SAMPLES_PER_CODE = s3gen.SAMPLE_RATE // s3gen.CODE_RATE
 
@@ -186,7 +186,7 @@ def _watermarker() -> Any:
         # It prints, uses the random generator to initialise, and is reused by calls in any mode.
         with (contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]),
               torch.inference_mode(mode=False), warnings.catch_warnings()):
-            warnings.simplefilter("ignore")  # of the package's deprecated imports
+            warnings.simplefilter("ignore")  # warnings about the package's deprecated imports
             import_librosa()  # the package imports it too
             from perth import PerthImplicitWatermarker
 

@@ -24,7 +24,7 @@ from models.language_model import TENSOR_LAYOUT, TransformerLanguageModel
 from models.speech_network import T3Config
 from models.weights import LazyWeights
 
-BASE_CODE_LIMIT, CODES_PER_TOKEN = 25, 10  # of a text: one second, and 0.4 s for each token
+BASE_CODE_LIMIT, CODES_PER_TOKEN = 25, 10  # codes of a text: one second, and 0.4 s for each token
 PREFERRED_MAX_TEXT_LENGTH = 250  # ids: the published package takes texts of up to 300 characters
 FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and weights
 
@@ -34,7 +34,7 @@ class Chatterbox(Family):
 
     name = "chatterbox"
     sampling = Sampling(temperature=0.8, min_p=0.05, top_p=1.0, repetition_penalty=2.0, guidance=0.5,
-                        alignment_guard=True)  # as published
+                        alignment_guard=True)  # the published values
     sound_options: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark", "hebrew")
     tensor_layout = TENSOR_LAYOUT
 
@@ -75,9 +75,9 @@ class Chatterbox(Family):
 
     def extractor_fingerprint(self, folder: Path) -> str:
         """Hash of the two files with the models of the extractor."""
-        found = model_folder.find_files(folder)
+        files = model_folder.find_files(folder)
         digest = hashlib.sha256()
-        for path in (found.s3gen, found.voice_encoder):
+        for path in (files.s3gen, files.voice_encoder):
             digest.update(weights.file_hash(path))
         return f"chatterbox-{FEATURES_VERSION}-{digest.hexdigest()[:16]}"
 
@@ -103,5 +103,5 @@ class Chatterbox(Family):
         return t3.config_from_shapes(weights.shapes(path), str(path))
 
     def _codec(self, folder: Path, device: torch.device) -> tuple[S3Gen, VoiceEncoder]:
-        found = model_folder.find_files(folder)
-        return s3gen.load(found.s3gen, device), codec.load_voice_encoder(found.voice_encoder, device)
+        files = model_folder.find_files(folder)
+        return s3gen.load(files.s3gen, device), codec.load_voice_encoder(files.voice_encoder, device)

@@ -22,7 +22,7 @@ from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
 from models.cuda_graph_decode import GraphCache
 from models.matmul_backends import Linear
 
-FLOW_STEPS, FLOW_GUIDANCE = 10, 0.7  # as published
+FLOW_STEPS, FLOW_GUIDANCE = 10, 0.7  # the published values
 # On CUDA codes are padded to a multiple, because each length needs its own graphs: with a prompt of 10 s, 25 lengths
 # reach a minute of speech, and 384 codes on average become a twelfth more. Those used last are kept.
 _CODES_UNIT, _KEPT_LENGTHS = 64, 24
@@ -132,7 +132,8 @@ class Flow(nn.Module):
         states = self.decoder.estimator.time_states(times[:-1])
         state = states[:1].clone()
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
-            inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
+            # The conditional and the unconditional row see the same frames.
+            inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames
             state.copy_(states[step : step + 1])
             velocity = self.decoder.estimator(inputs, state)
             if rows == 2:
@@ -147,6 +148,8 @@ class Flow(nn.Module):
         if self.graphs.check_weights(self):
             self.decoder.estimator.order_taps_()
             self.graphs.check_weights(self)
+
+        # Lengths are padded to a unit, so that few graphs serve all texts.
         batch, length = codes.shape
         padded = -(-length // _CODES_UNIT) * _CODES_UNIT
         times = self.graphs.get(("times", steps), lambda: self._time_table(steps))
@@ -154,8 +157,9 @@ class Flow(nn.Module):
         graphs.start(self, codes, prompt, noise)
         for time in times:
             graphs.step(self, time)
-        first, last = prompt.mel.shape[1], MEL_FRAMES_PER_CODE * length
-        return graphs.frames[:, first:last].transpose(1, 2).clone()
+
+        start, end = prompt.mel.shape[1], MEL_FRAMES_PER_CODE * length
+        return graphs.frames[:, start:end].transpose(1, 2).clone()
 
     def _time_table(self, steps: int) -> torch.Tensor:
         """For each step the estimator's states of its time and, last, its size: (steps, stages * width + 1)."""
@@ -191,7 +195,7 @@ class FlowGraphs:
         self.frames = torch.zeros(batch, length, config.n_mels, device=device)
         self._codes = torch.zeros(batch, codes, dtype=torch.long, device=device)
         self._speaker = torch.zeros(batch, flow.config.speaker_embedding_size, device=device)
-        self._lengths = torch.zeros(rows, dtype=torch.int32, device=device)  # in frames
+        self._lengths = torch.zeros(rows, dtype=torch.int32, device=device)  # lengths in frames
         self._inputs = torch.zeros(rows, length, 4 * config.n_mels, device=device)  # unconditional rows stay zero
         self._time = torch.zeros(stages * config.width + 1, device=device)  # a row of `Flow._time_table`
         self._encode, self._step = flow.graphs.graph(), flow.graphs.graph()
@@ -204,7 +208,8 @@ class FlowGraphs:
         prompt_mel = self._parts()[3]
         prompt_mel.zero_()
         prompt_mel[:, :prompt.mel.shape[1]] = prompt.mel
-        start = noise.transpose(1, 2)  # as it is drawn, so that its padding is contiguous, and one copy
+        # Noise is drawn in this layout, so that its padding is contiguous and one copy is enough.
+        start = noise.transpose(1, 2)
         self.frames.copy_(F.pad(start, (0, 0, 0, self.frames.shape[1] - start.shape[1])))
         self._encode(lambda: self._compute_inputs(flow))
 
@@ -224,7 +229,8 @@ class FlowGraphs:
 
     def _compute_step(self, flow: Flow) -> None:
         noisy = self._inputs[..., :self.frames.shape[2]].unflatten(0, (-1, self._batch))
-        noisy.copy_(self.frames)  # both rows see the same frames
+        # The conditional and the unconditional row see the same frames.
+        noisy.copy_(self.frames)
         states, size = self._time[:-1].view(1, -1, flow.config.estimator.width), self._time[-1]
         velocity = flow.decoder.estimator(self._inputs, states, self._lengths)
         if self._guidance:

@@ -139,11 +139,12 @@ class FlowEncoder(nn.Module):
     def forward(self, embedded: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         hidden, mask, up_mask = self.embed(embedded), None, None
         if lengths is not None:
+            # Padding is masked in the attention at both rates.
             rate, count = self.up_layer.factor, embedded.shape[1]
             unseen = torch.arange(rate * count, device=lengths.device) >= lengths[:, None, None, None]
             up_mask = torch.zeros_like(unseen, dtype=hidden.dtype).masked_fill_(unseen, -torch.inf)
             mask = up_mask[..., ::rate]
-            hidden = hidden.masked_fill(unseen[:, 0, 0, ::rate, None], 0)  # as the look-ahead is padded
+            hidden = hidden.masked_fill(unseen[:, 0, 0, ::rate, None], 0)  # zeros, like the padding of the look-ahead
         hidden = _run(self.encoders, self.pre_lookahead_layer(hidden), mask)
         hidden = self.up_embed(self.up_layer(hidden))
         return self.after_norm(_run(self.up_encoders, hidden, up_mask))

@@ -237,15 +237,18 @@ class FlowEstimator(nn.Module):
         attention does not read them.
         """
         seen = None if lengths is None else SeenKeys.of(lengths, inputs.shape[1], self.matrix_dtype)
+
+        # With padded lengths on a GPU, kernels fuse what lies between the products.
         if seen is not None and len(time) == 1 and decoder.has_triton(inputs.device):
             return self._fused(inputs, time[0], seen)
-        first, *times, last = time[:, :, None].unbind(1)
+
+        first_state, *middle_states, last_state = time[:, :, None].unbind(1)
         down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
-        skip = down(inputs, first, seen)
+        skip = down(inputs, first_state, seen)
         frames = down.final_conv(skip)
-        for stage, state in zip(self.mid_blocks, times, strict=True):
+        for stage, state in zip(self.mid_blocks, middle_states, strict=True):
             frames = stage(frames, state, seen)
-        frames = up.final_conv(up(torch.cat([frames, skip], -1), last, seen))
+        frames = up.final_conv(up(torch.cat([frames, skip], -1), last_state, seen))
         weight = self.final_proj.weight
         hidden = self.final_block(frames).to(weight.dtype)
         return linear(hidden, weight.squeeze(-1), self.final_proj.bias).float()
@@ -260,12 +263,13 @@ class FlowEstimator(nn.Module):
                   ) -> tuple[torch.Tensor, torch.Tensor | None]:
             """A stage on frames + added; the sum of the two that it returns is its result."""
             block = cast(EstimatorResidualBlock, parts[0])
-            (first, norm), (second, second_norm) = block.block1.parts, block.block2.parts
+            # Taps are a frame and the two before it, as the causal convolutions read them.
+            (conv1, norm), (conv2, second_norm) = block.block1.parts, block.block2.parts
             _, taps = normalise(frames, None, dtype, added=added, taps=True)
             through = F.linear(taps[..., -frames.shape[-1]:].flatten(0, 1), block.res_conv.weight.squeeze(-1),
                                block.res_conv.bias)
-            _, taps = normalise(first.of_taps(taps), norm, dtype, mish=True, after=state, taps=True)
-            _, frames = normalise(second.of_taps(taps), second_norm, wide, mish=True, after=through)
+            _, taps = normalise(conv1.of_taps(taps), norm, dtype, mish=True, after=state, taps=True)
+            _, frames = normalise(conv2.of_taps(taps), second_norm, wide, mish=True, after=through)
             added = None
             for transformer in cast("list[EstimatorTransformer]", parts[1]):
                 frames, normed = normalise(frames, transformer.norm1, dtype, added=added)
@@ -273,15 +277,18 @@ class FlowEstimator(nn.Module):
                 added = transformer.ff(normed)
             return frames, added
 
-        first, *middle, last = time.unbind()
+        # One stage leads down and one up, with the middle stages between, and a skip around these.
+        first_state, *middle_states, last_state = time.unbind()
         down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
-        frames, added = stage(down, inputs, None, first)
+        frames, added = stage(down, inputs, None, first_state)
         skip, taps = normalise(frames, None, dtype, added=added, taps=True)
         frames, added = cast(CausalConv, down[2]).of_taps(taps), None
-        for parts, state in zip(self.mid_blocks, middle, strict=True):
+        for parts, state in zip(self.mid_blocks, middle_states, strict=True):
             frames, added = stage(cast(EstimatorStage, parts), frames, added, state)
+
+        # The way up reads the frames of the way down too.
         frames = frames if added is None else frames + added
-        frames, added = stage(up, torch.cat([frames, skip], -1), None, last)
+        frames, added = stage(up, torch.cat([frames, skip], -1), None, last_state)
         _, taps = normalise(frames, None, dtype, added=added, taps=True)
         _, taps = normalise(cast(CausalConv, up[2]).of_taps(taps), None, dtype, taps=True)
         conv, norm = self.final_block.parts

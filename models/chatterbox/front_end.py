@@ -29,11 +29,14 @@ def base_front_end(folder: Path, text_rows: int, checkpoint: str = "the checkpoi
     It uses the tokenizer file with exactly these ids; `UserError` names every file and its size if none fits. The name
     of a single-language checkpoint selects that language alone.
     """
+
     folder = Path(folder)
     contents = {name: (folder / name).read_bytes() for name in TOKENIZERS if (folder / name).is_file()}
     if not contents:
         raise UserError(
             f"{folder} has no tokenizer; one of {', '.join(TOKENIZERS)} is wanted.", "Download the model again.")
+
+    # Several files may be present; the number of ids tells which one belongs to the checkpoint.
     ids = {name: vocabulary(content, str(folder / name)) for name, content in contents.items()}
     fitting = [name for name in contents if highest_id(ids[name]) + 1 == text_rows]
     if not fitting:
@@ -42,7 +45,9 @@ def base_front_end(folder: Path, text_rows: int, checkpoint: str = "the checkpoi
             f"{sizes}, and {_place(folder, checkpoint)} has {text_rows} text rows: they do not belong together.",
             "Use the tokenizer that was published with this checkpoint; download the model again.",
         )
+
     name = fitting[0]
+    # The tags of languages show whether the tokenizer is multilingual.
     multilingual = _ENGLISH_TAG in ids[name]
     codes = _languages(checkpoint) if multilingual else ("en",)
     data = {file: (folder / file).read_bytes() for file in DATA_FILES if multilingual and (folder / file).is_file()}

@@ -45,7 +45,7 @@ class HiFTConfig:
     upsample_kernel_sizes: tuple[int, ...] = (16, 11, 7)
     resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
     source_resblock_kernel_sizes: tuple[int, ...] = (7, 7, 11)
-    resblock_dilation_sizes: tuple[int, ...] = (1, 3, 5)  # of both kinds of blocks
+    resblock_dilation_sizes: tuple[int, ...] = (1, 3, 5)  # dilations of both kinds of blocks
     harmonics: int = 8
     f0_channels: int = 512
     n_fft: int = 16
@@ -60,7 +60,7 @@ class HiFTConfig:
 
 
 def zero_after_(signal: torch.Tensor, length: torch.Tensor | None) -> torch.Tensor:
-    """The signal (..., T), in place zero from position `length` () on; unchanged where that is None."""
+    """The signal (..., T), in place zero from position `length` () on; unchanged if that is None."""
     if length is None:
         return signal
     return signal.masked_fill_(torch.arange(signal.shape[-1], device=signal.device) >= length, 0)
@@ -86,7 +86,8 @@ class STFT(nn.Module):
         angles = 2 * math.pi / n_fft * torch.outer(torch.arange(n_fft), torch.arange(bins)).double()
         basis = torch.cat([angles.cos(), -angles.sin()], 1)  # (n_fft, 2 * bins)
         multiplicity = torch.full((bins,), 2.0, dtype=torch.float64)
-        multiplicity[0] = multiplicity[-1] = 1  # all bins but the outer two represent a conjugate pair
+        # All bins but the outer two represent a conjugate pair.
+        multiplicity[0] = multiplicity[-1] = 1
         inverse = basis.t() * multiplicity.repeat(2)[:, None] / n_fft
         self.register_buffer("analysis", (window[:, None] * basis).float(), persistent=False)
         self.register_buffer("synthesis", (inverse * window).float(), persistent=False)
@@ -194,8 +195,8 @@ class HarmonicSource(nn.Module):
     def _phases(self, f0: torch.Tensor, phase: torch.Tensor | None) -> torch.Tensor:
         """Phases (B, F + 1) at the start of each frame and at the end, in [0, 1) cycles."""
         steps = (f0 * (self.samples_per_frame / self.sample_rate)) % 1
-        first = f0.new_zeros(f0.shape[0], 1) if phase is None else phase[:, None]
-        return torch.cat([first, steps], 1).cumsum(1) % 1
+        start = f0.new_zeros(f0.shape[0], 1) if phase is None else phase[:, None]
+        return torch.cat([start, steps], 1).cumsum(1) % 1
 
 
 class Snake(nn.Module):
@@ -255,8 +256,10 @@ class HiFT(nn.Module):
     def __init__(self, config: HiFTConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or HiFTConfig()
+        # Each level halves the channels.
         widths = [config.channels >> level for level in range(len(config.upsample_rates) + 1)]
         bins = config.n_fft + 2
+
         self.m_source = HarmonicSource(config.harmonics, config.sample_rate, config.samples_per_frame)
         self.f0_predictor = F0Predictor(config.n_mels, config.f0_channels)
         self.conv_pre = weight_norm(Conv(config.n_mels, widths[0], 7, padding=3))
@@ -264,6 +267,8 @@ class HiFT(nn.Module):
         self.source_downs = nn.ModuleList()
         self.source_resblocks = nn.ModuleList()
         self.resblocks = nn.ModuleList()
+
+        # Each level raises the rate of the signal, and gets the excitation at its own rate.
         step = config.samples_per_frame // config.hop_length
         dilations = config.resblock_dilation_sizes
         for level, (rate, kernel) in enumerate(zip(config.upsample_rates, config.upsample_kernel_sizes, strict=True)):
@@ -274,6 +279,7 @@ class HiFT(nn.Module):
             source_kernel = config.source_resblock_kernel_sizes[level]
             self.source_resblocks.append(HiFTResidualBlock(width, source_kernel, dilations))
             self.resblocks.extend(HiFTResidualBlock(width, size, dilations) for size in config.resblock_kernel_sizes)
+
         self.conv_post = weight_norm(Conv(widths[-1], bins, 7, padding=3))
         self.spectrum = STFT(config.n_fft, config.hop_length)
         self.graphs = GraphCache(_KEPT_LENGTHS)
@@ -287,7 +293,8 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def f0(self, mel: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to pitch in Hz (B, F)."""
-        if (graphs := self._graphs_for(mel)) is not None:
+        graphs = self._graphs_for(mel)
+        if graphs is not None:
             return graphs.f0(self, mel)
         with full_precision():
             return self.f0_predictor(mel)
@@ -300,7 +307,8 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) and excitation (B, 1, 480 F) to a waveform (B, 480 F)."""
-        if (graphs := self._graphs_for(mel)) is not None:
+        graphs = self._graphs_for(mel)
+        if graphs is not None:
             return graphs.decode(self, mel, source)
         with full_precision():
             return self._decode(mel, source)
@@ -314,14 +322,18 @@ class HiFT(nn.Module):
         excitation = self.spectrum.forward(source[:, 0], windows)
         signal = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
         kernels = len(self.config.resblock_kernel_sizes)
+
         for level, up in enumerate(self.ups):
             signal = up(zero_after_(F.leaky_relu(signal, 0.1), length))  # (B, C, 1, T) -> (B, C / 2, 1, rate * T)
             length = None if length is None else length * self.config.upsample_rates[level]
-            if level == len(self.ups) - 1:  # one position more, for the last window of the spectrum
+            # The last window of the spectrum needs one more position.
+            if level == len(self.ups) - 1:
                 signal, length = torch.cat([signal[..., 1:2], signal], -1), windows
             signal = signal + self.source_resblocks[level](self.source_downs[level](excitation), length)
             blocks = self.resblocks[level * kernels : (level + 1) * kernels]
             signal = sum(block(signal, length) for block in blocks) / kernels
+
+        # The network gives magnitude and phase of a short-time spectrum.
         magnitude, phase = self.conv_post(zero_after_(F.leaky_relu(signal), length)).chunk(2, 1)
         waveform = self.spectrum.inverse(magnitude.exp().clamp(max=100), torch.sin(phase), length)
         return waveform.clamp(-0.99, 0.99)
@@ -329,7 +341,8 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def waveform(self, mel: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to a waveform (B, 480 F) in [-1, 1]."""
-        if (graphs := self._graphs_for(mel)) is not None:
+        graphs = self._graphs_for(mel)
+        if graphs is not None:
             return graphs.waveform(self, mel, self._noise(mel.shape[2], generator))
         return self.decode(mel, self.source(self.f0(mel), generator))
 
@@ -337,7 +350,7 @@ class HiFT(nn.Module):
         return ExcitationNoise.draw(self.config.harmonics + 1, frames * self.config.samples_per_frame, generator)
 
     def _graphs_for(self, mel: torch.Tensor) -> HiFTGraphs | None:
-        """The kept graphs for a mel of this shape; None where nothing is padded, for lack of Triton's kernels."""
+        """The kept graphs for a mel of this shape; None if nothing is padded, for lack of Triton's kernels."""
         if not mel.is_cuda or not decoder.has_triton(mel.device):
             return None
         self.graphs.check_weights(self)
@@ -355,7 +368,7 @@ class HiFTGraphs:
     def __init__(self, vocoder: HiFT, batch: int, frames: int) -> None:
         config, device = vocoder.config, vocoder.conv_pre.bias.device
         samples = frames * config.samples_per_frame
-        self._length = torch.zeros((), dtype=torch.int32, device=device)  # in frames
+        self._length = torch.zeros((), dtype=torch.int32, device=device)  # length in frames
         self._mel = torch.zeros(batch, config.n_mels, frames, device=device)
         self._noise = ExcitationNoise(torch.zeros(config.harmonics + 1, device=device),
                                       torch.zeros(samples, device=device))

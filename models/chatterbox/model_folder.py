@@ -42,16 +42,16 @@ class ModelFiles:
     @property
     def all(self) -> tuple[Path, ...]:
         """All that exist."""
-        found = (self.t3, self.s3gen, self.voice_encoder, self.conditionals)
-        return tuple(path for path in found if path is not None)
+        paths = (self.t3, self.s3gen, self.voice_encoder, self.conditionals)
+        return tuple(path for path in paths if path is not None)
 
 
 def find_language_model(folder: Path) -> Path:
     """The T3 in `folder`; `UserError` if there is not exactly one."""
     t3 = sorted(folder.glob(_T3))
     if len(t3) != 1:
-        what = ", ".join(path.name for path in t3) or "none"
-        raise UserError(f"{folder} should hold one T3 checkpoint ({_T3}); there: {what}.",
+        names = ", ".join(path.name for path in t3) or "none"
+        raise UserError(f"{folder} should hold one T3 checkpoint ({_T3}); there: {names}.",
                         "Keep the one to use in it." if t3 else "Download the model again.")
     return t3[0]
 
@@ -79,6 +79,7 @@ def read_voice(path: Path) -> Voice:
     try:
         t3, s3gen = conditionals["t3"], conditionals["gen"]
         codes, mel = _row(s3gen["prompt_token"]), _row(s3gen["prompt_feat"])
+        # The prompt's mel has two frames a code; the shorter of the two decides.
         length = min(len(codes), len(mel) // 2)
         return Voice(
             {"speaker_embedding": _row(t3["speaker_emb"]).astype(np.float32),
@@ -100,19 +101,24 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                  merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
     """Write the export's model files into `folder`; returns their names and purposes."""
     weights.write(folder / LANGUAGE_MODEL, tensors)
-    written = [ExportFile(LANGUAGE_MODEL, "T3: base rows, then new rows; without adapters")]
+    export_files = [ExportFile(LANGUAGE_MODEL, "T3: base rows, then new rows; without adapters")]
     if merged is not None:
         weights.write(folder / MERGED, merged)
-        written.append(ExportFile(MERGED, "T3 with the adapters merged; it CHANGES the base languages"))
+        export_files.append(ExportFile(MERGED, "T3 with the adapters merged; it CHANGES the base languages"))
+
+    # The other model files of the base are linked, the language model is new.
     for path in find_files(base).all[1:]:
         link_or_copy(path, folder / path.name)
-        written.append(ExportFile(path.name, _PURPOSES[path.name.split(".")[0].removesuffix("_v3")]))
+        export_files.append(ExportFile(path.name, _PURPOSES[path.name.split(".")[0].removesuffix("_v3")]))
+
+    # Tokenizers and tables are those that the published package reads.
     for name in (*TOKENIZERS, *DATA_FILES):
         if (base / name).is_file():
             link_or_copy(base / name, folder / name)
-            written.append(ExportFile(name, "of the base model's text front-end, as published"))
+            export_files.append(ExportFile(name, "of the base model's text front-end, as published"))
+
     (folder / SCRIPT).write_text(EXPORT_SCRIPT, encoding="utf-8")
-    return (*written, ExportFile(SCRIPT, "speaks with these files through the published package chatterbox-tts"))
+    return (*export_files, ExportFile(SCRIPT, "speaks with these files through the published package chatterbox-tts"))
 
 
 EXPORT_SCRIPT = '''"""Speak with this export through the published package: pip install chatterbox-tts

@@ -29,10 +29,10 @@ from models.chatterbox.speech_tokenizer import SpeechTokenizer, SpeechTokenizerC
 
 SAMPLE_RATE = 24000  # Hz, of the synthesised waveform
 CODE_RATE = 25  # codes per second
-COMPUTED = ("tokenizer._mel_filters", "tokenizer.window")  # in some published files, and not in others
-MAX_PROMPT_S = 10.0  # of a reference clip for the flow
-_SILENCED_S = 0.02  # at the start, where the reference clip can leak in; a fade-in of the same length follows
-_HEAD_SIZE = 64  # of every attention
+COMPUTED = ("tokenizer._mel_filters", "tokenizer.window")  # present in some published files only
+MAX_PROMPT_S = 10.0  # seconds of a reference clip for the flow
+_SILENCED_S = 0.02  # seconds at the start, where the reference clip can leak in; a fade-in of the same length follows
+_HEAD_SIZE = 64  # width of a head in every attention
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class S3Gen(nn.Module):
     @torch.inference_mode()
     def timbre(self, waveform: torch.Tensor) -> dict[str, np.ndarray]:
         """The flow's prompt from the first ten seconds of a reference clip (S,) at 24 kHz: codes, mel and speaker."""
-        first = waveform[:int(MAX_PROMPT_S * SAMPLE_RATE)].to(self.tokenizer.window.device)
-        mel = audio.prompt_mel(first[None])[0].T  # (F, n_mels)
-        narrow = audio.resample_windowed_sinc(first, SAMPLE_RATE, CODE_SAMPLE_RATE)
+        prompt = waveform[:int(MAX_PROMPT_S * SAMPLE_RATE)].to(self.tokenizer.window.device)
+        mel = audio.prompt_mel(prompt[None])[0].T  # (F, n_mels)
+        narrow = audio.resample_windowed_sinc(prompt, SAMPLE_RATE, CODE_SAMPLE_RATE)
         codes = self.tokenizer.encode([narrow])[0]
         length = min(len(codes), len(mel) // MEL_FRAMES_PER_CODE)
         return {

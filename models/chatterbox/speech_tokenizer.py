@@ -24,7 +24,7 @@ INPUT_FRAMES_PER_CODE = 4
 LEVELS, DIGITS = 3, 8  # LEVELS ** DIGITS = 6561 codes
 WINDOW, OVERLAP = 3000, 400  # frames; longer clips are encoded in windows of 30 s that share 4 s
 FRAMES_PER_BATCH = 8 * WINDOW  # padding included; bounds the memory of `encode`
-MAX_PADDING = 0.1  # of a row in a batch: padding costs as much time as sound
+MAX_PADDING = 0.1  # share of a row in a batch: padding costs as much time as sound
 
 
 @dataclass(frozen=True)
@@ -90,29 +90,36 @@ class SpeechTokenizer(nn.Module):
         clip of more than 30 s is cut into windows; of the 4 s that two windows share, each gives the nearer half.
         """
         mels = [self.log_mel(waveform[None].to(self.window.device))[0] for waveform in waveforms]
-        pieces = [piece for clip, mel in enumerate(mels) for piece in _windows(clip, mel.shape[1])]
+        pieces: list[_Piece] = []
+        for clip, mel in enumerate(mels):
+            pieces += _windows(clip, mel.shape[1])
+
         encoded: dict[_Piece, torch.Tensor] = {}
         for batch in _batches(pieces):
             lengths = torch.tensor([piece.frames for piece in batch], device=self.window.device)
+            # Pieces are padded to the longest of their batch.
             mel = mels[0].new_zeros(len(batch), mels[0].shape[0], int(lengths.max()))
             for row, piece in zip(mel, batch, strict=True):
                 row[:, :piece.frames] = mels[piece.clip][:, piece.start:piece.start + piece.frames]
             for piece, codes in zip(batch, self.codes(mel, lengths), strict=True):
-                encoded[piece] = codes[piece.first:piece.last]
-        return [
-            torch.cat([encoded[piece] for piece in pieces if piece.clip == clip]) for clip in range(len(mels))
-        ]
+                encoded[piece] = codes[piece.first_code:piece.last_code]
+
+        # The codes of a clip's windows are joined.
+        codes_of: list[list[torch.Tensor]] = [[] for _ in mels]
+        for piece in pieces:
+            codes_of[piece.clip].append(encoded[piece])
+        return list(map(torch.cat, codes_of))
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Frames [start, start + frames) of a clip, and the range of their codes, [first, last), to use."""
+    """Frames [start, start + frames) of a clip, and the range of their codes to use, [first_code, last_code)."""
 
     clip: int
     start: int
     frames: int
-    first: int
-    last: int
+    first_code: int
+    last_code: int
 
 
 def _windows(clip: int, frames: int) -> list[_Piece]:
@@ -123,13 +130,13 @@ def _windows(clip: int, frames: int) -> list[_Piece]:
     """
     stride, half = WINDOW - OVERLAP, OVERLAP // 2 // INPUT_FRAMES_PER_CODE
     starts = range(0, max(frames - OVERLAP, 1), stride)
-    return [
-        _Piece(
-            clip, start, length := min(WINDOW, frames - start), half if start > 0 else 0,
-            -(-length // INPUT_FRAMES_PER_CODE) - (half if start + length < frames else 0),
-        )
-        for start in starts
-    ]
+    pieces = []
+    for start in starts:
+        length = min(WINDOW, frames - start)
+        dropped_at_end = half if start + length < frames else 0
+        last = -(-length // INPUT_FRAMES_PER_CODE) - dropped_at_end
+        pieces.append(_Piece(clip, start, length, half if start > 0 else 0, last))
+    return pieces
 
 
 def _batches(pieces: list[_Piece]) -> list[list[_Piece]]:
@@ -165,9 +172,11 @@ class _Encoder(nn.Module):
 
     def forward(self, mel: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, n_mels, F) to (B, ceil(F / 4), width)."""
-        padded = bool((lengths < mel.shape[-1]).any())  # without padding attention is faster without a mask
+        # Without padding, attention is faster without a mask.
+        padded = bool((lengths < mel.shape[-1]).any())
         x = mel
         for conv in (self.conv1, self.conv2):
+            # Padding is zeroed before each convolution, like the end of a clip.
             if padded:
                 x = x * _mask(lengths, x.shape[-1])[:, None]
             x = F.gelu(conv(x))  # (B, width, half the frames)
@@ -240,8 +249,8 @@ def _rotary(length: int, width: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def _rotate(x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * rotary[0] + torch.cat([-second, first], dim=-1) * rotary[1]
+    first_half, second_half = x.chunk(2, dim=-1)
+    return x * rotary[0] + torch.cat([-second_half, first_half], dim=-1) * rotary[1]
 
 
 class _Quantizer(nn.Module):

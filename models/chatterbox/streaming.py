@@ -27,8 +27,8 @@ FADE_FRAMES = 1  # 20 ms
 class ChunkSchedule:
     """Sizes of chunks in codes (25 per second)."""
 
-    first: int = 12  # small, for a low latency
-    growth: float = 2.0  # from chunk to chunk: larger chunks cost less and are more accurate
+    first_size: int = 12  # small, for a low latency
+    growth: float = 2.0  # factor from chunk to chunk: larger chunks cost less and are more accurate
     max_size: int = 100
     lookahead: int = 8  # codes known but not yet synthesised: the vocoder's 14 frames and a little more
     context: int = 250  # codes already synthesised that the flow still reads
@@ -51,19 +51,25 @@ class StreamingVocoder:
 
         All but the last chunk hold back the 20 ms of the next cross-fade.
         """
-        first = max(start_frame, self._frames - CONTEXT_FRAMES)
-        window, known = mel[..., first - start_frame :], self._frames - first
-        f0 = self._vocoder.f0(window)[:, known:]
-        past = self._source[..., self._source.shape[-1] - known * self._samples_per_frame :]
+        window_start = max(start_frame, self._frames - CONTEXT_FRAMES)
+        window, known_frames = mel[..., window_start - start_frame :], self._frames - window_start
+
+        # The excitation of known frames is kept, so that pitch and phase continue.
+        f0 = self._vocoder.f0(window)[:, known_frames:]
+        past = self._source[..., self._source.shape[-1] - known_frames * self._samples_per_frame :]
         source = torch.cat([past, self._excite(f0)], -1)
         waveform = self._vocoder.decode(window, source)[0]
+
+        # The start is cross-faded with what the chunk before held back.
         fade = len(self._held_back)
-        samples = waveform[known * self._samples_per_frame - fade : (end_frame - first) * self._samples_per_frame]
+        end = (end_frame - window_start) * self._samples_per_frame
+        samples = waveform[known_frames * self._samples_per_frame - fade : end]
         ramp = torch.linspace(0, 1, fade + 2, device=samples.device)[1:-1]
         faded = torch.lerp(self._held_back.to(samples), samples[:fade], ramp)
         samples = torch.cat([faded, samples[fade:]])
+
         self._phase = self._vocoder.m_source.final_phase(f0[:, : end_frame - self._frames], self._phase)
-        self._source = source[..., : (end_frame - first) * self._samples_per_frame]
+        self._source = source[..., : (end_frame - window_start) * self._samples_per_frame]
         self._frames = end_frame
         hold = 0 if last else min(FADE_FRAMES * self._samples_per_frame, len(samples))
         self._held_back = samples[len(samples) - hold :]
@@ -87,7 +93,7 @@ class StreamingSynthesizer:
         self._vocoder = StreamingVocoder(vocoder, seed)
         self._codes = prompt.codes[:, :0]
         self._codes_done = 0
-        self._chunk_size = float(self._schedule.first)
+        self._chunk_size = float(self._schedule.first_size)
 
     def push(self, codes: torch.Tensor) -> torch.Tensor:
         """Take more codes (n,); return the samples (S,) that are final now, often none."""

@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ _GIVE = "Give bigvgan_generator.pt of BigVGAN v2, 22 kHz, 80 bands."
 _TAPS = 12
 _KAISER_BETA = 0.1102 * (2.285 * (_TAPS / 2 - 1) * math.pi * 1.2 + 7.95 - 8.7)  # Kaiser's, for a half width of 0.3
 _FILTER = re.compile(r"\.(upsample|downsample\.lowpass)\.filter$")
-_FILTER_ERROR = 1e-4  # of a published filter, against ours: another filter is another model
+_FILTER_ERROR = 1e-4  # error of a published filter against ours: another filter is another model
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class AntiAliasedSnake(nn.Module):
         padded[..., :6], padded[..., -6:] = signal[..., :1], signal[..., -1:]
         twice = F.conv2d(padded, self.up, padding=(1, 0), groups=channels)  # (B, C, 2, T + 6), times 2a
         twice.addcmul_(twice.cos(), self.ratio)
-        twice[..., :3] = twice[:, :, :1, 3:4]  # beyond both ends: the first and the last value of the doubled rate
+        # Beyond both ends, the doubled rate has its first and its last value.
+        twice[..., :3] = twice[:, :, :1, 3:4]
         twice[..., -3:] = twice[:, :, 1:, -4:-3]
         return F.conv2d(twice, self.down, self.offset, groups=channels)
 
@@ -127,8 +128,8 @@ class AMPBlock(nn.Module):
         self.activations = nn.ModuleList([AntiAliasedSnake(channels) for _ in range(2 * len(dilations))])
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        for pair, (first, second) in enumerate(zip(self.convs1, self.convs2, strict=True)):
-            change = second(self.activations[2 * pair + 1](first(self.activations[2 * pair](signal))))
+        for pair, (conv1, conv2) in enumerate(zip(self.convs1, self.convs2, strict=True)):
+            change = conv2(self.activations[2 * pair + 1](conv1(self.activations[2 * pair](signal))))
             signal = change.add_(signal)
         return signal
 
@@ -141,12 +142,13 @@ class BigVGAN(nn.Module):
         self.config = config = config or BigVGANConfig()
         widths = [config.channels >> level for level in range(len(config.upsample_rates) + 1)]
         self.conv_pre = Conv(config.n_mels, widths[0], 7, padding=3)
-        # published as lists of one
+        # Published as lists of a single module.
         self.ups = nn.ModuleList([
             nn.Sequential(UpConv(above, below, 2 * rate, rate, padding=rate // 2))
             for (above, below), rate in zip(pairwise(widths), config.upsample_rates, strict=True)])
-        self.resblocks = nn.ModuleList([AMPBlock(width, kernel, config.resblock_dilation_sizes)
-                                        for width in widths[1:] for kernel in config.resblock_kernel_sizes])
+        sizes = product(widths[1:], config.resblock_kernel_sizes)
+        self.resblocks = nn.ModuleList([
+            AMPBlock(width, kernel, config.resblock_dilation_sizes) for width, kernel in sizes])
         self.activation_post = AntiAliasedSnake(widths[-1])
         self.conv_post = Conv(widths[-1], 1, 7, padding=3, bias=False)
 
@@ -158,9 +160,9 @@ class BigVGAN(nn.Module):
             signal = self.conv_pre(mel.float()[:, :, None].contiguous(memory_format=torch.channels_last))
             for level, up in enumerate(self.ups):
                 signal = up(signal)
-                first, *others = self.resblocks[level * kernels : (level + 1) * kernels]
-                total = first(signal)
-                for block in others:
+                first_block, *other_blocks = self.resblocks[level * kernels : (level + 1) * kernels]
+                total = first_block(signal)
+                for block in other_blocks:
                     total += block(signal)
                 signal = total.div_(kernels)
             return self.conv_post(self.activation_post(signal)).clamp_(-1, 1)[:, 0, 0]

@@ -23,7 +23,7 @@ from models.matmul_backends import Linear
 
 POSITIONS = 5000  # rows of the table `pe`
 GROUP_SIZES = (3, 17, 2, 8, 4, 5, 10, 24)  # rows of the banks that belong to each emotion
-_BALANCE = (0.9375, 0.875, 1.0, 1.0, 0.9375, 0.9375, 0.6875, 0.5625)  # of the published page (infer_v2.py)
+_BALANCE = (0.9375, 0.875, 1.0, 1.0, 0.9375, 0.9375, 0.6875, 0.5625)  # factors of the published page (infer_v2.py)
 _MAX_BALANCED_SUM = 0.8
 _GROUP_SIZE = 1 << 20  # numbers that `Subsampling` holds between its layers
 
@@ -83,7 +83,8 @@ class ConvolutionModule(nn.Module):
 
     def forward(self, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         hidden = F.glu(self.pointwise_conv1(hidden.transpose(1, 2)), 1)
-        if keep is not None:  # the depthwise convolution reads zeros beyond the end of a clip
+        # The depthwise convolution reads zeros beyond the end of a clip.
+        if keep is not None:
             hidden = hidden * keep[:, None]
         hidden = self.norm(self.depthwise_conv(hidden).transpose(1, 2))
         return self.pointwise_conv2(F.silu(hidden).transpose(1, 2)).transpose(1, 2)
@@ -144,16 +145,23 @@ class Subsampling(nn.Module):
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(out, nn.Linear)
         assert conv.bias is not None
+
+        # A convolution of stride 2 is written as products with the patches that it reads.
         patches = features.unfold(1, 3, 2).unfold(2, 3, 2)  # (B, T', bins, 3, 3), a view
         rows = patches.flatten(0, 1) if keep is None else patches[keep]
         rows = rows.permute(0, 2, 3, 1).flatten(1, 2)  # (N, 9, bins)
+
+        # The channels are computed in groups that fit into the processor's cache.
         bins, step = rows.shape[2], max(1, _GROUP_SIZE // max(1, rows[:, 0].numel()))
         hidden = out.bias.expand(len(rows), -1)
-        for first in range(0, conv.out_channels, step):
-            kernels, bias = conv.weight[first:first + step].flatten(1), conv.bias[first:first + step, None]
+        for start in range(0, conv.out_channels, step):
+            kernels, bias = conv.weight[start:start + step].flatten(1), conv.bias[start:start + step, None]
             group = torch.baddbmm(bias, kernels.expand(len(rows), -1, -1), rows).relu_().flatten(1)
-            hidden = hidden.addmm(group, out.weight[:, first * bins:first * bins + group.shape[1]].T)
+            hidden = hidden.addmm(group, out.weight[:, start * bins:start * bins + group.shape[1]].T)
+
         hidden = hidden * math.sqrt(self.pos_enc.width)
+
+        # Frames that were left out get zeros.
         if keep is None:
             return hidden.unflatten(0, patches.shape[:2])
         return hidden.new_zeros(*keep.shape, hidden.shape[1]).index_put((keep,), hidden)

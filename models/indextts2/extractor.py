@@ -23,7 +23,7 @@ from models.indextts2.semantic_codec import SemanticCodec
 from models.indextts2.unified_voice import VoiceConditioner
 from models.indextts2.w2v_bert import W2vBert
 
-MAX_PROMPT_S = 15.0  # of a reference clip
+MAX_PROMPT_S = 15.0  # seconds of a reference clip
 MIN_CLIP_S = 0.3  # less has hardly a syllable; the networks themselves need 0.1 s
 MEL_SAMPLE_RATE, MEL_FFT, MEL_HOP = 22050, 1024, 256  # Hz, samples, samples: what S2Mel continues
 
@@ -53,20 +53,28 @@ class IndexTTS2Extractor:
         max_samples = round(MAX_PROMPT_S * self.sample_rate)
         for waveform in waveforms:
             require_speech(waveform, self.sample_rate)
+
+        # The first part of a long clip is encoded by itself, beside the whole clip.
         cut = [waveform[:max_samples] for waveform in waveforms if len(waveform) > max_samples]
         states = self.states.encode([*waveforms, *cut])
         codes = self.codec.encode(states[:len(waveforms)])
+
+        # The prompt of a long clip is its first part, which was encoded by itself.
         shortened = iter(states[len(waveforms):])
         prompts = [next(shortened) if len(waveform) > max_samples else rows
                    for waveform, rows in zip(waveforms, states, strict=False)]
+
         lengths = torch.tensor([len(rows) for rows in prompts], device=prompts[0].device)
         padded = pad_sequence(prompts, batch_first=True)
         emotions = self.conditioner.emotion_vector(padded, lengths)
+
+        # Version 2.5 has a style of the speaker, 2.0 has latents.
         if self.style_encoder:
             speaker, speakers = "style", torch.stack([self.style_encoder.embed(waveform[:max_samples])
                                                       for waveform in waveforms])
         else:
             speaker, speakers = "speaker_latents", self.conditioner.speaker_latents(padded, lengths)
+
         return [Features(clip.cpu().numpy().astype(np.uint16), {speaker: of_speaker, "emotion_vector": vector})
                 for clip, of_speaker, vector in zip(codes, speakers.half().cpu().numpy(),
                                                     emotions.half().cpu().numpy(), strict=True)]
@@ -75,7 +83,7 @@ class IndexTTS2Extractor:
 @torch.inference_mode()
 def voice_from_clip(extractor: IndexTTS2Extractor, style_encoder: CAMPPlus, waveform: torch.Tensor, sample_rate: int,
                     emotion: Emotion | None = None, banks: EmotionBanks | None = None) -> Voice:
-    """The voice of a reference clip (S,), of which the first 15 s count; `banks` are needed for an emotion's weights.
+    """The voice of a reference clip (S,); its first 15 s count. `banks` are needed for an emotion's weights.
 
     As published, the speaker's clip is resampled to 22.05 kHz and from there to 16 kHz, but directly to 16 kHz for the
     emotion, also when one clip gives both.
@@ -95,17 +103,21 @@ def voice_from_clip(extractor: IndexTTS2Extractor, style_encoder: CAMPPlus, wave
     style = style_encoder.embed(waveform_16k)
 
     vector = extractor.conditioner.emotion_vector(emotion_states[None])[0]
+    # A weaker emotion lies between that of the speaker's clip and that of the emotion's.
     if emotion.clip is not None and emotion.strength < 1:
         vector = torch.lerp(extractor.conditioner.emotion_vector(speaker_states[None])[0], vector, emotion.strength)
     if emotion.weights is not None:
         assert banks is not None, "weights need the emotion banks"
         weights = balanced_weights(emotion.weights) if emotion.balanced else emotion.weights
         vector = banks.mix([emotion.strength * weight for weight in weights], style, vector)
-    if extractor.style_encoder:  # 2.5: S2Mel continues the states themselves
+
+    # In 2.5, S2Mel continues the states themselves.
+    if extractor.style_encoder:
         speaker, clip = {"style": style}, {"states": speaker_states}
     else:
         speaker = {"speaker_latents": extractor.conditioner.speaker_latents(speaker_states[None])[0]}
         clip = {"codes": extractor.codec.encode([speaker_states])[0]}
+
     return Voice({name: value.cpu().numpy() for name, value in {**speaker, "emotion_vector": vector}.items()},
                  {name: value.cpu().numpy()
                   for name, value in {**clip, "mel": mel[0].T.contiguous(), "style": style}.items()})
@@ -120,7 +132,7 @@ def require_speech(waveform: torch.Tensor, sample_rate: int) -> None:
     audio.require_sound(waveform)
 
 
-def _resampled(waveform: torch.Tensor, sample_rate: int, wanted: int) -> torch.Tensor:
-    """The first 15 s of a reference clip (S,) at the wanted rate."""
+def _resampled(waveform: torch.Tensor, sample_rate: int, target_rate: int) -> torch.Tensor:
+    """The first 15 s of a reference clip (S,) at `target_rate`."""
     require_speech(waveform, sample_rate)
-    return audio.resample(waveform, sample_rate, wanted)[:int(MAX_PROMPT_S * wanted)]
+    return audio.resample(waveform, sample_rate, target_rate)[:int(MAX_PROMPT_S * target_rate)]

@@ -46,7 +46,7 @@ class IndexTTS2(Family):
 
     name = "indextts2"
     sampling = Sampling(temperature=0.8, top_k=30, top_p=0.8, min_p=0.0, repetition_penalty=10.0,
-                        guidance=0.0)  # as published, but for one beam in place of three
+                        guidance=0.0)  # the published values, except for one beam in place of three
     sound_options: tuple[str, ...] = ("flow_steps", "flow_prompt_s", "emotion", "duration_s", "speaking_rate",
                                       "position_scheme")
     tensor_layout = TENSOR_LAYOUT
@@ -123,7 +123,8 @@ class IndexTTS2(Family):
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
-        shared = front_end.shared_file()  # None in 2.5, whose script reads the languages' own files
+        # It is None in 2.5, whose script reads the languages' own files.
+        shared = front_end.shared_file()
         return model_folder.write_export(base, folder, tensors, merged, shared.content if shared else None)
 
     def _config(self, folder: Path) -> UnifiedVoiceConfig:
@@ -140,6 +141,8 @@ def base_front_end(folder: Path, text_rows: int, checkpoint: str = "the checkpoi
     path = Path(folder) / SentencePieceModel.base_file
     content = _read(path)
     model = SentencePieceModel(content, str(path))
+
+    # A tokenizer of another model is recognised by its special ids and its size.
     special = model.start_id, model.stop_id, model.unknown_id
     if special != _SPECIAL:
         raise UserError(

@@ -4,7 +4,7 @@ A folder has the layout of the published code (index-tts/index-tts): the files o
 four other repositories in `hf_cache`. IndexTTS 2.5 has its own tokenizer and its own codec beside the GPT, which tells
 the two apart: a GPT with a table of languages is one of 2.5. An export is such a folder with larger text tables in
 `gpt.pth`, a tokenizer with more pieces, and a `config.yaml` that names the size. Files that training does not change
-are hard links where the disk allows it. A script in it shows how the published package loads the files.
+are hard links if the disk allows it. A script in it shows how the published package loads the files.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ GPT, MERGED = "gpt.pth", "gpt-merged.pth"
 CONFIG, MERGED_CONFIG = "config.yaml", "config-merged.yaml"
 SCRIPT, SCRIPT_2_5 = "load_with_indextts2.py", "load_with_indextts25.py"
 LICENCES = ("LICENSE.txt", "LICENSE_ZH.txt")  # clause 3.4(b): a copy of the agreement in every copy of the model
-CODEC = "codec.pth"  # of 2.5
+CODEC = "codec.pth"  # file of 2.5
 _TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")  # a row for each text id
-_UNDER = ("model",)  # where a training checkpoint of the GPT holds the state dict
+_UNDER = ("model",)  # key under which a training checkpoint of the GPT holds the state dict
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,16 @@ def is_2_5(folder: Path) -> bool:
 
 
 def find_files(folder: Path) -> IndexTTS2Files:
-    """The files of the model in `folder`; `UserError` naming all that are missing."""
+    """The files of the model in `folder`; `UserError` names all that are missing."""
     of_2_5 = (folder / GPT).is_file() and is_2_5(folder)
-    found = {field.name: folder / getattr(_PATHS_2_5 if of_2_5 else _PATHS, field.name)
+    files = {field.name: folder / getattr(_PATHS_2_5 if of_2_5 else _PATHS, field.name)
              for field in fields(IndexTTS2Files)}
-    if missing := [path.relative_to(folder).as_posix() for path in found.values() if not path.is_file()]:
+    absent = [path.relative_to(folder).as_posix() for path in files.values() if not path.is_file()]
+    if absent:
         version = f"; its {GPT} is one of IndexTTS 2.5" if of_2_5 else ""
-        raise UserError(f"{folder} lacks {', '.join(missing)}{version}.",
+        raise UserError(f"{folder} lacks {', '.join(absent)}{version}.",
                         "Download the model again: what is there stays, and what is missing comes.")
-    return IndexTTS2Files(**found)
+    return IndexTTS2Files(**files)
 
 
 def s2mel_parts(folder: Path) -> tuple[str, ...]:
@@ -129,28 +130,30 @@ def _check_version(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def strip(path: Path, target: Path) -> bool:
-    """Write `s2mel.pth` or the codec to `target` without the state of its training; False where it has none.
+    """Write `s2mel.pth` or the codec to `target` without the state of its training; False if it has none.
 
     S2Mel of 2.5 may have no `gpt_layer`.
     """
     held = weights.read_nested(path)
     if path.name == CODEC:
-        kept: dict[str, object] = {"model": held.get("model")}
-        if not isinstance(kept["model"], dict):
+        content: dict[str, object] = {"model": held.get("model")}
+        if not isinstance(content["model"], dict):
             raise UserError(f"{path} is no codec of IndexTTS 2.5: it has no `model`.", "Download it again.")
-        if held.keys() == kept.keys():
+        if held.keys() == content.keys():
             return False
     else:
         net = held.get("net")
-        there = net if isinstance(net, dict) else {}
-        parts = [part for part in s2mel.PARTS if isinstance(there.get(part), dict)]
-        if missing := [part for part in s2mel.PARTS[:2] if part not in parts]:
-            raise UserError(f"{path} is no S2Mel of IndexTTS2: it lacks {', '.join(missing)} under `net`.",
+        net_parts = net if isinstance(net, dict) else {}
+        parts = [part for part in s2mel.PARTS if isinstance(net_parts.get(part), dict)]
+        absent = [part for part in s2mel.PARTS[:2] if part not in parts]
+        if absent:
+            raise UserError(f"{path} is no S2Mel of IndexTTS2: it lacks {', '.join(absent)} under `net`.",
                             "Give s2mel.pth of IndexTeam/IndexTTS-2.")
-        if held.keys() == {"net"} and there.keys() == set(parts):
+        if held.keys() == {"net"} and net_parts.keys() == set(parts):
             return False
-        kept = {"net": {part: there[part] for part in parts}}
-    weights.write_pytorch(target, kept)
+        content = {"net": {part: net_parts[part] for part in parts}}
+
+    weights.write_pytorch(target, content)
     return True
 
 
@@ -178,7 +181,9 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
     rows = len(tensors[_TABLES[0]])
     settings = read_config(files.config)
     purposes = _PURPOSES | (_PURPOSES_2_5 if of_2_5 else {})
-    written = []
+    export_files = []
+
+    # The GPT, and the GPT with merged adapters, each with its settings.
     for name, config, state, purpose in (
             (GPT, CONFIG, tensors, "the GPT: base rows, then new rows; without adapters"),
             (MERGED, MERGED_CONFIG, merged, "the GPT with the adapters merged; it CHANGES the base languages")):
@@ -187,41 +192,47 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
         published = transpose_matrices(state)
         _check_tensors(files.gpt, published, rows)
         weights.write_pytorch(folder / name, published)
-        del published  # gigabytes, before the next file's
+        # These are gigabytes, freed before the next file is made.
+        del published
         # The published code makes one row more than `number_text_tokens`.
         changed = {**settings, "gpt": {**settings["gpt"], "number_text_tokens": rows - 1}, "gpt_checkpoint": name}
         if tokenizer is not None:
             changed["dataset"] = {**settings.get("dataset", {}), "bpe_model": SentencePieceModel.base_file}
         (folder / config).write_text(yaml.safe_dump(changed, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        written += [ExportFile(name, purpose), ExportFile(config, f"the published settings for {name}")]
+        export_files += [ExportFile(name, purpose), ExportFile(config, f"the published settings for {name}")]
+
+    # The tokenizer of all languages, then what is published with the base.
     if tokenizer is not None:
         (folder / SentencePieceModel.base_file).write_bytes(tokenizer)
-        written.append(ExportFile(SentencePieceModel.base_file,
+        export_files.append(ExportFile(SentencePieceModel.base_file,
                                   "SentencePiece model of all languages, for the published code"))
     for field in fields(IndexTTS2Files):
         if field.name in purposes:
             source, path = getattr(files, field.name), getattr(_PATHS_2_5 if of_2_5 else _PATHS, field.name)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(source, folder / path)
-            written.append(ExportFile(path.as_posix(), purposes[field.name]))
+            export_files.append(ExportFile(path.as_posix(), purposes[field.name]))
+
+    # The licence, and a script that speaks with the export.
     for name in LICENCES:
         shutil.copyfile(Path(__file__).with_name(name), folder / name)
-        written.append(ExportFile(name, "the bilibili Model Use License Agreement, which binds whoever receives this"))
+        purpose = "the bilibili Model Use License Agreement, which binds whoever receives this"
+        export_files.append(ExportFile(name, purpose))
     name, script, package = (SCRIPT_2_5, EXPORT_SCRIPT_2_5, "indextts25-inference") if of_2_5 else (
         SCRIPT, EXPORT_SCRIPT, "indextts2-inference")
     (folder / name).write_text(script, encoding="utf-8")
-    return (*written, ExportFile(name, f"speaks with these files through the published package {package}"))
+    return (*export_files, ExportFile(name, f"speaks with these files through the published package {package}"))
 
 
 def _check_tensors(base: Path, tensors: Mapping[str, torch.Tensor], rows: int) -> None:
-    """The published code loads what is written: names and shapes are the base's, with more text rows."""
-    wanted = dict(gpt_shapes(base))
-    if LANGUAGE_TABLE in wanted:
-        wanted[LANGUAGE_TABLE] = (len(tensors[LANGUAGE_TABLE]), *wanted[LANGUAGE_TABLE][1:])
-    wrong = [name for name in tensors if name not in wanted or tuple(tensors[name].shape) != (
-        (rows, *wanted[name][1:]) if name in _TABLES else wanted[name])]
+    """Names and shapes are the base's, with more text rows: so the published code loads what is written."""
+    expected = dict(gpt_shapes(base))
+    if LANGUAGE_TABLE in expected:
+        expected[LANGUAGE_TABLE] = (len(tensors[LANGUAGE_TABLE]), *expected[LANGUAGE_TABLE][1:])
+    wrong = [name for name in tensors if name not in expected or tuple(tensors[name].shape) != (
+        (rows, *expected[name][1:]) if name in _TABLES else expected[name])]
     assert not wrong, f"not as published: {wrong[:3]}"
-    assert used_tensors(wanted).keys() <= tensors.keys(), "every tensor is written"
+    assert used_tensors(expected).keys() <= tensors.keys(), "every tensor is written"
 
 
 EXPORT_SCRIPT = '''"""Speak with this export through the published package: pip install indextts2-inference

@@ -37,7 +37,7 @@ GUIDANCE = 0.7  # published
 # On CUDA the frames of a text are padded to a multiple, because each length needs its own graph: 1.5 s of sound. Those
 # used last are kept.
 _FRAMES_UNIT, _KEPT_LENGTHS = 128, 12
-PARTS = ("cfm", "length_regulator", "gpt_layer")  # of `net` in the published file; the rest is of its training
+PARTS = ("cfm", "length_regulator", "gpt_layer")  # parts of `net` in the published file; the others are of its training
 # Tensors of the published file that no computation reads, or that are computed here; the counter's length varies.
 _UNUSED = re.compile(
     r"cfm\.estimator\.(x_embedder\.(bias|weight|weight_[gv])|cond_embedder\.weight|content_mask_embedder\.weight"
@@ -62,7 +62,7 @@ class S2MelConfig:
     wave_kernel: int = 5
     style: int = 192
     content: int = 1024  # codec embedding
-    latent: tuple[int, ...] = (1280, 256, 128)  # of `gpt_layer`: GPT's hidden states and what lies between
+    latent: tuple[int, ...] = (1280, 256, 128)  # widths of `gpt_layer`: GPT's hidden states, and two layers behind
     regulator_layers: int = 4
 
     @property
@@ -118,13 +118,13 @@ class Attention(nn.Module):
         self.wqkv = Linear(config.width, 3 * config.width, bias=False)
         self.wo = Linear(config.width, config.width, bias=False)
 
-    def forward(self, frames: torch.Tensor, rotary: torch.Tensor, first: int, seen: SeenKeys | None) -> torch.Tensor:
-        """Frames (B, F, C) and rotary (F, D / 2) complex to (B, F - first, C): for the frames from `first` on."""
+    def forward(self, frames: torch.Tensor, rotary: torch.Tensor, start: int, seen: SeenKeys | None) -> torch.Tensor:
+        """Frames (B, F, C) and rotary (F, D / 2) complex to (B, F - start, C): for the frames from `start` on."""
         rows, length, width = frames.shape
         query, key, value = self.wqkv(frames).view(rows, length, 3, self.heads, -1).unbind(2)
-        query, key = rotate(query[:, first:], rotary[first:]), rotate(key, rotary)
+        query, key = rotate(query[:, start:], rotary[start:]), rotate(key, rotary)
         mixed = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), seen)
-        return self.wo(mixed.transpose(1, 2).reshape(rows, length - first, width))
+        return self.wo(mixed.transpose(1, 2).reshape(rows, length - start, width))
 
 
 def rotary_positions(length: int, head_size: int, device: torch.device) -> torch.Tensor:
@@ -170,13 +170,13 @@ class Block(nn.Module):
             self.skip_in_linear = Linear(2 * config.width, config.width)
 
     def forward(self, frames: torch.Tensor, skip: torch.Tensor | None, time: torch.Tensor, rotary: torch.Tensor,
-                first: int, seen: SeenKeys | None) -> torch.Tensor:
-        """Frames and skip (B, F, C), time (2, 2, C) of both norms, to (B, F - first, C)."""
+                start: int, seen: SeenKeys | None) -> torch.Tensor:
+        """Frames and skip (B, F, C), time (2, 2, C) of both norms, to (B, F - start, C)."""
         dtype = self.attention.wo.weight.dtype
         if skip is not None:
             frames = self.skip_in_linear(torch.cat([frames, skip], -1).to(dtype)).float()
         _, normed = adaptive_norm(frames, None, time[0], dtype)
-        frames, normed = adaptive_norm(frames[:, first:], self.attention(normed, rotary, first, seen), time[1], dtype)
+        frames, normed = adaptive_norm(frames[:, start:], self.attention(normed, rotary, start, seen), time[1], dtype)
         return frames + self.feed_forward(normed)
 
 
@@ -189,21 +189,23 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList([Block(config, merges=layer > self.middle) for layer in range(config.layers)])
         self.norm = AdaptiveNorm(config.width)
 
-    def forward(self, frames: torch.Tensor, time: torch.Tensor, rotary: torch.Tensor, first: int,
+    def forward(self, frames: torch.Tensor, time: torch.Tensor, rotary: torch.Tensor, start: int,
                 seen: SeenKeys | None) -> torch.Tensor:
-        """Frames (B, F, C) and time (2 * layers + 1, 2, C) to (B, F - first, C)."""
+        """Frames (B, F, C) and time (2 * layers + 1, 2, C) to (B, F - start, C)."""
         skips: list[torch.Tensor] = []
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             skip = skips.pop() if index > self.middle else None
-            frames = layer(frames, skip, time[2 * index:2 * index + 2], rotary, first if index == last else 0, seen)
+            frames = layer(frames, skip, time[2 * index:2 * index + 2], rotary, start if index == last else 0, seen)
             if index < self.middle:
                 skips.append(frames)
         return adaptive_norm(frames, None, time[-1], torch.float32)[1]
 
     def time_state(self, time: torch.Tensor) -> torch.Tensor:
         """Times (N, C) to (N, 2 * layers + 1, 2, C)."""
-        norms = [cast(AdaptiveNorm, norm) for layer in self.layers for norm in (layer.attention_norm, layer.ffn_norm)]
+        norms: list[AdaptiveNorm] = []
+        for layer in self.layers:
+            norms += [cast(AdaptiveNorm, layer.attention_norm), cast(AdaptiveNorm, layer.ffn_norm)]
         return torch.stack([norm.time_state(time) for norm in (*norms, self.norm)], 1)
 
 
@@ -246,10 +248,14 @@ class WaveNet(nn.Module):
         """(B, F, C) float32, time (layers, 2C), to the same; `reflected` are the frames with their reflections."""
         rows, length, width = signal.shape
         total = None
-        convs, mixes = ([cast(WaveConv, layer) for layer in both] for both in (self.in_layers, self.res_skip_layers))
+        convs = [cast(WaveConv, layer) for layer in self.in_layers]
+        mixes = [cast(WaveConv, layer) for layer in self.res_skip_layers]
+
         for layer, (conv, mix) in enumerate(zip(convs, mixes, strict=True)):
             weight = conv.weight
             side = weight.shape[2] // 2
+
+            # A convolution reads its input mirrored at both ends.
             if reflected is not None:
                 padded = signal.to(weight.dtype).index_select(1, reflected)
             else:
@@ -258,11 +264,14 @@ class WaveNet(nn.Module):
                 for step in range(1, side + 1):
                     padded[:, side - step] = padded[:, side + step]
                     padded[:, side + length - 1 + step] = padded[:, side + length - 1 - step]
+
+            # The gated activation of WaveNet; the last part of each mix is a skip.
             image = padded[:, None].permute(0, 3, 1, 2)  # (B, C, 1, F), channels last in memory: a view
             gated = F.conv2d(image, weight[:, :, None], time[layer].to(weight.dtype))[:, :, 0].transpose(1, 2)
             gate = torch.tanh(gated[..., :width]).mul_(torch.sigmoid(gated[..., width:]))
             mixed = linear(gate, mix.weight.squeeze(-1), mix.bias)
             total = mixed[..., -width:].float() if total is None else total.add_(mixed[..., -width:])
+
             if layer < len(self.in_layers) - 1:
                 signal = signal + mixed[..., :width]
         assert total is not None
@@ -319,10 +328,10 @@ class Estimator(nn.Module):
         self.conv2 = nn.Conv1d(width, config.n_mels, 1)
 
     def time_states(self, times: torch.Tensor) -> TimeStates:
-        """Of times (N,): computed once for all steps."""
-        first = self.t_embedder(times)
-        return TimeStates(self.transformer.time_state(first), self.wavenet.time_state(self.t_embedder2(times)),
-                          self.final_layer.time_state(first))
+        """The states of times (N,): computed once for all steps."""
+        embedded = self.t_embedder(times)
+        return TimeStates(self.transformer.time_state(embedded), self.wavenet.time_state(self.t_embedder2(times)),
+                          self.final_layer.time_state(embedded))
 
     def conditions(self, condition: torch.Tensor, prompt_mel: torch.Tensor, style: torch.Tensor) -> torch.Tensor:
         """Condition (B, F, C), the prompt's mel (B, P, n_mels) and style (B, 192) to (B, F, C): once for all steps."""
@@ -350,19 +359,25 @@ class Estimator(nn.Module):
         """
         n_mels, dtype = self.config.n_mels, self.conv1.weight.dtype
         prompt = conditions.shape[1] - noisy.shape[1]
-        before = min(prompt, self.config.wave_context)  # frames of the prompt that the WaveNet reads
+        context = min(prompt, self.config.wave_context)  # frames of the prompt that the WaveNet reads
+
+        # The first product was split: the part for the conditions is computed once for all steps.
         noisy = noisy.repeat(conditions.shape[0] // noisy.shape[0], 1, 1)
         frames = conditions.clone()
         frames[:, prompt:] += F.linear(noisy, self.cond_x_merge_linear.weight[:, :n_mels])
+
         seen = reflected = None
         if lengths is not None:
             seen = SeenKeys.of(lengths, conditions.shape[1], dtype)
-            reflected = self._reflected(noisy.shape[1] + before, lengths[0] - (prompt - before))
-        frames = self.transformer(frames, time.norms, rotary, prompt - before, seen)
-        noisy = F.pad(noisy, (0, 0, before, 0))
+            reflected = self._reflected(noisy.shape[1] + context, lengths[0] - (prompt - context))
+
+        # The transformer computes only the frames that the WaveNet reads.
+        frames = self.transformer(frames, time.norms, rotary, prompt - context, seen)
+        # The WaveNet reads some frames of the prompt before those of the noisy mel.
+        noisy = F.pad(noisy, (0, 0, context, 0))
         frames = self.skip_linear(torch.cat([frames, noisy], -1).to(dtype))
         waves = self.wavenet(self.conv1(frames).float(), time.wave, reflected)
-        final = self.final_layer(waves[:, before:] + self.res_projection(frames[:, before:]), time.final)
+        final = self.final_layer(waves[:, context:] + self.res_projection(frames[:, context:]), time.final)
         return linear(final, self.conv2.weight.squeeze(-1), self.conv2.bias).float()
 
     def _reflected(self, frames: int, length: torch.Tensor) -> torch.Tensor:
@@ -406,8 +421,8 @@ class S2MelPrompt:
 
     def last(self, frames: int) -> S2MelPrompt:
         """The last `frames` frames: shorter is faster and a little less similar to the speaker."""
-        first = max(0, self.mel.shape[1] - frames)
-        return S2MelPrompt(self.condition[:, first:], self.mel[:, first:], self.style)
+        start = max(0, self.mel.shape[1] - frames)
+        return S2MelPrompt(self.condition[:, start:], self.mel[:, start:], self.style)
 
 
 class S2Mel(nn.Module):
@@ -447,18 +462,23 @@ class S2Mel(nn.Module):
             noise: torch.Tensor | None = None, generator: torch.Generator | None = None) -> torch.Tensor:
         """Condition (1, F, C) of `content` to log-mel (1, n_mels, F), from `noise` of that shape or of `generator`."""
         estimator, frames = self.estimator, content.shape[1]
-        if noise is None:  # frame by frame: on a CPU the first frames do not depend on their number
+        # Noise is drawn frame by frame, so that on a CPU the first frames do not depend on their number.
+        if noise is None:
             device = None if generator is None else generator.device
             noise = torch.randn(frames, self.config.n_mels, generator=generator, device=device).t()[None]
         if content.device.type == "cuda":
             return self._replay(content, prompt, steps, guidance, noise)
+
         noisy = noise.to(content).transpose(1, 2).contiguous()
         conditions = estimator.conditions(torch.cat([prompt.condition, content], 1), prompt.mel, prompt.style)
         length = conditions.shape[1]
         if guidance:
             conditions = torch.cat([conditions, estimator.unconditional(length)])
+
         states = estimator.time_states(torch.arange(steps, device=content.device) / steps)
         rotary = rotary_positions(length, self.config.width // self.config.heads, content.device)
+
+        # Euler's method, guided by the difference from the unconditional velocity.
         for step in range(steps):
             velocity = estimator(noisy, conditions, states.at(step), rotary)
             if guidance:
@@ -471,12 +491,12 @@ class S2Mel(nn.Module):
                 noise: torch.Tensor) -> torch.Tensor:
         """`mel` by a kept graph."""
         self.graphs.check_weights(self.estimator)
-        frames, before = content.shape[1], prompt.mel.shape[1]
+        frames, prompt_frames = content.shape[1], prompt.mel.shape[1]
         padded = -(-frames // _FRAMES_UNIT) * _FRAMES_UNIT
         states = self.graphs.get(("times", steps), lambda: self.estimator.time_states(
             torch.arange(steps, device=content.device) / steps))
-        graph = self.graphs.get((before, padded, guidance, steps), lambda: S2MelGraph(
-            self, before, padded, guidance, steps))
+        graph = self.graphs.get((prompt_frames, padded, guidance, steps), lambda: S2MelGraph(
+            self, prompt_frames, padded, guidance, steps))
         graph.start(self, torch.cat([prompt.condition, content], 1), prompt, noise)
         for step in range(steps):
             graph.step(self, states.at(step))
@@ -511,8 +531,8 @@ class S2MelGraph:
         """An Euler step of `noisy`."""
         if self._time is None:
             self._time = TimeStates(*(part.clone() for part in time))
-        for part, given in zip(self._time, time, strict=True):
-            part.copy_(given)
+        for part, new_part in zip(self._time, time, strict=True):
+            part.copy_(new_part)
         self._graph(lambda: self._compute(model))
 
     def _compute(self, model: S2Mel) -> None:
@@ -529,8 +549,10 @@ def load(path: Path, device: torch.device, parts: Sequence[str] = PARTS) -> S2Me
     net = weights.read_nested(path).get("net")
     if not isinstance(net, dict) or any(not isinstance(net.get(part), dict) for part in parts):
         raise UserError(f"{path} does not hold the tables {', '.join(parts)} under `net`.", _GIVE)
-    return from_tensors({f"{part}.{name.removeprefix('module.')}": value for part in parts
-                         for name, value in net[part].items()}, str(path)).to(device)
+    tensors: dict[str, torch.Tensor] = {}
+    for part in parts:
+        tensors |= {f"{part}.{name.removeprefix('module.')}": value for name, value in net[part].items()}
+    return from_tensors(tensors, str(path)).to(device)
 
 
 def from_tensors(tensors: Mapping[str, torch.Tensor], source: str) -> S2Mel:
@@ -546,10 +568,14 @@ def from_tensors(tensors: Mapping[str, torch.Tensor], source: str) -> S2Mel:
 
 def used_tensors(tensors: Mapping[str, torch.Tensor], source: str) -> dict[str, torch.Tensor]:
     """Published tensors under the module's names: weight norm folded, without those that no computation reads."""
-    kept = weights.fold_weight_norm({name: value for name, value in tensors.items() if not _UNUSED.fullmatch(name)})
-    half = config_from_shapes({name: tuple(value.shape) for name, value in kept.items()}, source).layers // 2
-    return {name: value for name, value in kept.items()
-            if not (match := _UNMERGED.fullmatch(name)) or int(match[1]) > half}
+    folded = weights.fold_weight_norm({name: value for name, value in tensors.items() if not _UNUSED.fullmatch(name)})
+    half = config_from_shapes({name: tuple(value.shape) for name, value in folded.items()}, source).layers // 2
+
+    def is_used(name: str) -> bool:
+        match = _UNMERGED.fullmatch(name)
+        return match is None or int(match[1]) > half
+
+    return {name: value for name, value in folded.items() if is_used(name)}
 
 
 def config_from_shapes(shapes: Mapping[str, tuple[int, ...]], source: str) -> S2MelConfig:

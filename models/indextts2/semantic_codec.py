@@ -26,7 +26,7 @@ from models.matmul_backends import Linear, linear
 
 _DECODER = "decoder."
 _USED_IN_2_5 = ("down.", "encoder.", "decoder.", "up.", "quantizer.quantizers.0.")
-_UNDER = ("model",)  # where the file of 2.5 holds the state dict
+_UNDER = ("model",)  # key under which the file of 2.5 holds the state dict
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class SemanticCodec(nn.Module):
     def encode(self, clips: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Standardised w2v-bert states (T, features) of clips to codes (T,) int64 each: the row of nearest cosine.
 
-        Raises `UserError` where the file has no encoding half.
+        Raises `UserError` if the file has no encoding half.
         """
         if not self.config.encodes:
             raise UserError(f"{self.source} has the half of the codec that speaks, and not the encoder that turns "
@@ -133,6 +133,7 @@ class SemanticCodec(nn.Module):
                             "The model can speak with it. To prepare a dataset, give a codec.pth with the tensors "
                             "encoder.*, down.* and quantizer.quantizers.0.in_project.*.")
         lengths, states = [len(clip) for clip in clips], torch.cat(list(clips))
+        # 2.5 halves the rate before it encodes.
         if self.config.halved:
             states = F.gelu(_convolve(self.down, states, lengths))
             lengths = [(length + 1) // 2 for length in lengths]

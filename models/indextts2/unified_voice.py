@@ -40,9 +40,9 @@ from models.speech_network import LearnedPositions
 
 _HEAD_SIZE = 64
 _PLACEHOLDER = 1  # stands for every position before the codes where the published loop counts repetitions
-_DROPPED = ("inference_model.", "gpt.wte.", "gpt.wpe.")  # of finetunes: copies of other tensors, and unused ones
-_DROPPED_IN_2_5 = ("speed_emb.", "conditioning_encoder.", "perceiver_encoder.")  # of 2.0, whose settings 2.5 still has
-LANGUAGE_TABLE = "lang_embedding.weight"  # in a GPT of 2.5 alone
+_DROPPED = ("inference_model.", "gpt.wte.", "gpt.wpe.")  # copies of other tensors and unused ones in finetunes
+_DROPPED_IN_2_5 = ("speed_emb.", "conditioning_encoder.", "perceiver_encoder.")  # parts of 2.0
+LANGUAGE_TABLE = "lang_embedding.weight"  # exists in a GPT of 2.5 alone
 _COMMON = LANGUAGE_CODES.index("common")
 _DROPPED_BUFFERS = (".attn.bias", ".attn.masked_bias")
 Shapes = Mapping[str, tuple[int, ...]]
@@ -93,26 +93,31 @@ class UnifiedVoiceConfig:
         return {**speaker, "emotion_vector": (width,)}
 
     def stack_conditioning(self, conditioning: Sequence[Mapping[str, np.ndarray]]) -> VoiceConditioning:
-        """A batch of `conditioning_shapes` and, if wanted, `duration` (1,).
+        """A batch of `conditioning_shapes` and, if asked for, `duration` (1,).
 
-        `UserError` when an array is missing or has another shape: it was made with another model.
+        `UserError` if an array is missing or has another shape: it was made with another model.
         """
-        wanted = self.conditioning_shapes
-        for one in conditioning:
-            for name, shape in wanted.items():
-                found = one[name].shape if name in one else None
-                if found != shape:
-                    raise UserError(f"The conditioning's {name} is {found or 'missing'}, and the model wants {shape}.",
-                                    "Make it again with this model.")
-        durations = [int(one["duration"][0]) if "duration" in one else 0 for one in conditioning]
+        shapes = self.conditioning_shapes
+        for arrays in conditioning:
+            for name, shape in shapes.items():
+                shape_found = arrays[name].shape if name in arrays else None
+                if shape_found != shape:
+                    raise UserError(
+                        f"The conditioning's {name} is {shape_found or 'missing'}, and the model wants {shape}.",
+                        "Make it again with this model.")
+
+        # A duration of zero codes leaves the length to the model.
+        durations = [int(arrays["duration"][0]) if "duration" in arrays else 0 for arrays in conditioning]
         if any(durations) and not self.speaker:
             raise UserError("The GPT of IndexTTS 2.5 has no place for a wanted duration.",
                             "Make the conditioning again with this model.")
-        if wrong := [codes for codes in durations if not 0 <= codes <= self.max_codes]:
+        wrong = [codes for codes in durations if not 0 <= codes <= self.max_codes]
+        if wrong:
             raise UserError(f"A duration of {wrong[0]} codes is wanted ({wrong[0] / self.code_rate:g} s); the model "
                             f"speaks up to {self.max_codes} ({self.max_codes / self.code_rate:g} s).",
                             "Split the text, or choose another duration or a higher speaking rate.")
-        speakers, vectors = (torch.from_numpy(np.stack([one[name] for one in conditioning])) for name in wanted)
+
+        speakers, vectors = (torch.from_numpy(np.stack([arrays[name] for arrays in conditioning])) for name in shapes)
         return VoiceConditioning(speakers, vectors, torch.tensor(durations))
 
 
@@ -170,6 +175,7 @@ class UnifiedVoice(VoiceConditioner):
         super().__init__(config)
         width = config.decoder.width
         self.keeps_hidden_states = config.speaker is not None
+        # 2.0 has latents of the speaker and a duration; 2.5 has a style and languages.
         if config.speaker:
             self.speed_emb = nn.Embedding(2, width)
         else:
@@ -185,32 +191,35 @@ class UnifiedVoice(VoiceConditioner):
         self.mel_head = Linear(width, config.speech_rows)
 
     def embed_conditioning(self, conditioning: VoiceConditioning) -> torch.Tensor:
-        """(B, conditioning length, width). A wanted duration takes the position embedding of that code."""
+        """(B, conditioning length, width). A requested duration takes the position embedding of that code."""
         kind = self.mel_embedding.weight.dtype
         speaker, emotion = conditioning.speaker.to(kind), conditioning.emotion_vector.to(kind)[:, None]
+        # In 2.5, a style and the emotion are one position, and two positions stay empty.
         if not self.config.speaker:
             return F.pad(self.spk_emb_proj(speaker)[:, None] + emotion, (0, 0, 0, 2))
         latents = speaker + emotion
         speed, duration = self.speed_emb.weight
-        wanted = conditioning.durations[:, None]
-        duration = torch.where(wanted > 0, self.mel_pos_embedding.emb(wanted[:, 0]), duration)
+        codes = conditioning.durations[:, None]
+        duration = torch.where(codes > 0, self.mel_pos_embedding.emb(codes[:, 0]), duration)
         return torch.cat([latents, duration[:, None], speed.expand(len(latents), 1, -1)], 1)
 
     def embed_voice(self, voice: Voice, device: torch.device) -> torch.Tensor:
         """The conditioning of one voice, (1, conditioning length, width)."""
         duration = {"duration": np.array([round(voice.duration_s * self.config.code_rate)])}
-        timed = voice.duration_s and self.config.speaker  # in 2.5 the vocoder decides it
-        given = self.config.stack_conditioning([{**voice.conditioning, **(duration if timed else {})}])
+        # In 2.5 the vocoder decides the duration.
+        timed = voice.duration_s and self.config.speaker
+        stacked = self.config.stack_conditioning([{**voice.conditioning, **(duration if timed else {})}])
         return self.embed_conditioning(VoiceConditioning(
-            given.speaker.to(device), given.emotion_vector.to(device), given.durations.to(device)))
+            stacked.speaker.to(device), stacked.emotion_vector.to(device), stacked.durations.to(device)))
 
     def embed_text(self, text_ids: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
         """Ids with start and stop (B, T) to (B, T, width); where keep (B,) is 0 only the positions remain."""
         embedded = self.text_embedding(text_ids)
+        # Without a known tag, the text has the language `common`.
         if not self.config.speaker:
             tag = text_ids[:, 1]
-            known = tag.clamp(max=len(self.language_of) - 1)
-            row = torch.where(tag == known, self.language_of[known], _COMMON)
+            known_tag = tag.clamp(max=len(self.language_of) - 1)
+            row = torch.where(tag == known_tag, self.language_of[known_tag], _COMMON)
             embedded = embedded + self.lang_embedding(row)[:, None]
         if keep is not None:
             embedded = embedded * keep[:, None, None]
@@ -241,8 +250,8 @@ class UnifiedVoice(VoiceConditioner):
 
         A text with another beginning has the language `common`, as published.
         """
-        more = max(0, 1 + max(rows) - len(self.language_of))
-        self.language_of = F.pad(self.language_of, (0, more), value=_COMMON)
+        new_rows = max(0, 1 + max(rows) - len(self.language_of))
+        self.language_of = F.pad(self.language_of, (0, new_rows), value=_COMMON)
         self.language_of[list(rows)] = torch.tensor(list(rows.values()), device=self.language_of.device)
 
     @property
@@ -278,10 +287,13 @@ def config_from_shapes(shapes: Shapes, source: str) -> UnifiedVoiceConfig:
         width, mlp_width = shapes["gpt.h.0.mlp.c_fc.weight"]
         layers = _count(shapes, "gpt.h.")
         is_2_5 = LANGUAGE_TABLE in shapes
-        speaker, emotion = (None if is_2_5 and not prefix else (
-            _conformer_config(shapes, f"{prefix}conditioning_encoder."),
-            _perceiver_config(shapes, f"{prefix}perceiver_encoder.")) for prefix in ("", "emo_"))
-        assert emotion is not None
+        def of_clip(prefix: str) -> tuple[ConformerConfig, PerceiverConfig]:
+            return (_conformer_config(shapes, f"{prefix}conditioning_encoder."),
+                    _perceiver_config(shapes, f"{prefix}perceiver_encoder."))
+
+        # In 2.5, the speaker is a style instead of latents.
+        speaker = None if is_2_5 else of_clip("")
+        emotion = of_clip("emo_")
         return UnifiedVoiceConfig(
             DecoderConfig(width, layers, width // _HEAD_SIZE, mlp_width, rotary_theta=None),
             shapes["text_embedding.weight"][0], shapes["mel_embedding.weight"][0],
@@ -295,10 +307,10 @@ def config_from_shapes(shapes: Shapes, source: str) -> UnifiedVoiceConfig:
 
 def _conformer_config(shapes: Shapes, prefix: str) -> ConformerConfig:
     width, inputs = shapes[f"{prefix}embed.out.0.weight"]
-    first = f"{prefix}encoders.0."
-    return ConformerConfig(width, inputs // width, shapes[f"{first}self_attn.pos_bias_u"][0],
-                           shapes[f"{first}feed_forward.w_1.weight"][0], _count(shapes, f"{prefix}encoders."),
-                           shapes[f"{first}conv_module.depthwise_conv.weight"][2])
+    first_layer = f"{prefix}encoders.0."
+    return ConformerConfig(width, inputs // width, shapes[f"{first_layer}self_attn.pos_bias_u"][0],
+                           shapes[f"{first_layer}feed_forward.w_1.weight"][0], _count(shapes, f"{prefix}encoders."),
+                           shapes[f"{first_layer}conv_module.depthwise_conv.weight"][2])
 
 
 def _perceiver_config(shapes: Shapes, prefix: str) -> PerceiverConfig:
@@ -325,7 +337,7 @@ def load(tensors: Mapping[str, torch.Tensor], source: str) -> UnifiedVoice:
 
 
 def load_voice_conditioner(tensors: Mapping[str, torch.Tensor], source: str) -> VoiceConditioner:
-    """The voice conditioner of a published file's tensors, of which the others are not read."""
+    """The voice conditioner from a published file; its other tensors are not read."""
     return _filled(VoiceConditioner, used_tensors(tensors), source)
 
 
@@ -383,7 +395,7 @@ class IndexTTS2LanguageModel(TransformerLanguageModel):
     text_tables: tuple[str, ...] = TENSOR_LAYOUT.text_tables
     adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
         "attention": ("attn.c_attn", "attn.c_proj"), "mlp": ("mlp.c_fc", "mlp.c_proj"), "heads": ("mel_head",)})
-    target_emotion_ratio: float = 0.75  # of the samples, those whose emotion is that of the target clip
+    target_emotion_ratio: float = 0.75  # share of samples whose emotion is that of the target clip
 
     def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
                             rng: random.Random) -> Mapping[str, np.ndarray]:

@@ -14,8 +14,9 @@ from models.indextts2.bigvgan import BigVGAN
 from models.indextts2.s2mel import S2Mel, S2MelPrompt
 
 FRAME_RATE = bigvgan.SAMPLE_RATE / 256  # mel frames a second
-FLOW_STEPS, FLOW_PROMPT_S = 25, 15.0  # as published, unless the options say otherwise
-_DIMENSIONS = {"codes": "(U,)", "states": "(T, 1024)", "mel": "(P, 80)", "style": "(192,)"}  # of a voice's arrays
+FLOW_STEPS, FLOW_PROMPT_S = 25, 15.0  # the published values, unless the options say otherwise
+_DIMENSIONS = {"codes": "(U,)", "states": "(T, 1024)", "mel": "(P, 80)", "style": "(192,)"}
+"""The shapes of a voice's arrays."""
 _AGAIN = "Make the voice again from its recording, with this model."
 
 
@@ -31,15 +32,15 @@ class IndexTTS2Vocoder:
         `prompt` names the array of a voice that S2Mel continues: `codes`, or in 2.5 w2v-bert's `states`.
         """
         self._s2mel, self._bigvgan, self._embed_codes, self._of_clip = s2mel, vocoder, embed_codes, prompt
-        self._prepared: tuple[Mapping[str, np.ndarray], S2MelPrompt] | None = None  # of the last voice
+        self._prepared: tuple[Mapping[str, np.ndarray], S2MelPrompt] | None = None  # prompt of the last voice
 
     @torch.inference_mode()
     def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
                hidden_states: torch.Tensor | None = None) -> torch.Tensor:
         """Waveform (256 F,) of codes (U,) in `voice`, F = int(1.72 U) frames.
 
-        In 2.5 F is int(3.44 U), or the frames of a wanted duration.
-        `hidden_states` (U, 1280) are those of the GPT that predicted the codes; without them the codes alone speak.
+        In 2.5 F is int(3.44 U), or the frames of the requested duration. `hidden_states` (U, 1280) are those of the GPT
+        that predicted the codes; without them the codes alone speak.
         """
         options = options or VocoderOptions()
         device = self._s2mel.estimator.conv2.weight.device
@@ -51,10 +52,12 @@ class IndexTTS2Vocoder:
             raise UserError(f"The hidden states have the shape {tuple(hidden_states.shape)}; "
                             f"{(len(codes), self._s2mel.config.latent[0])} is wanted.",
                             "Synthesize the codes with the model that belongs to the vocoder.")
+
+        # The flow makes mel from codes and hidden states, and the vocoder sound from mel.
         embedded = self._embed_codes(torch.as_tensor(codes, dtype=torch.long, device=device)[None])
         latents = None if hidden_states is None else hidden_states.to(device, torch.float32)[None]
-        wanted = round(options.duration_s * FRAME_RATE) if self._of_clip == "states" else 0
-        content = self._s2mel.content(embedded, latents, wanted or None)
+        frames = round(options.duration_s * FRAME_RATE) if self._of_clip == "states" else 0
+        content = self._s2mel.content(embedded, latents, frames or None)
         mel = self._s2mel.mel(content, prompt, steps=options.flow_steps or FLOW_STEPS,
                               generator=torch.Generator().manual_seed(options.seed))
         return self._bigvgan.waveform(mel)[0].cpu()
@@ -72,15 +75,16 @@ class IndexTTS2Vocoder:
         self._s2mel.graphs.clear()
 
     def _prompt(self, timbre: Mapping[str, np.ndarray], device: torch.device) -> S2MelPrompt:
-        """The whole clip of a voice: codes or states, mel and style, kept until another voice comes."""
+        """The whole clip of a voice: codes or states, mel and style, stored until another voice comes."""
         if self._prepared is None or self._prepared[0] is not timbre:
             names = (self._of_clip, "mel", "style")
             wrong = [name for name in names if name not in timbre or not timbre[name].size
                      or timbre[name].ndim != 1 + (name in ("states", "mel"))]
             if wrong:
-                found = ", ".join(f"{name} {value.shape}" for name, value in timbre.items()) or "nothing"
-                first, *rest = (f"{name} {_DIMENSIONS[name]}" for name in names)
-                raise UserError(f"The voice's arrays are {found}; {first}, {' and '.join(rest)} are wanted.", _AGAIN)
+                shapes = ", ".join(f"{name} {value.shape}" for name, value in timbre.items()) or "nothing"
+                first_expected, *later_expected = (f"{name} {_DIMENSIONS[name]}" for name in names)
+                expected = f"{first_expected}, {' and '.join(later_expected)}"
+                raise UserError(f"The voice's arrays are {shapes}; {expected} are wanted.", _AGAIN)
             content, mel, style = (torch.from_numpy(timbre[name])[None].to(device) for name in names)
             embedded = self._embed_codes(content.long()) if self._of_clip == "codes" else content.float()
             self._prepared = timbre, self._s2mel.prompt(embedded, mel.float(), style.float())

@@ -27,11 +27,11 @@ from models.matmul_backends import Linear, linear
 SAMPLE_RATE = 16000  # Hz
 FRAME_RATE = 50  # states a second
 N_MELS = 80
-LAYERS = 17  # that are used; the published file has 24
+LAYERS = 17  # layers that are used; the published file has 24
 LEFT = 64  # frames: keys further to the left share a relative position
-FRAMES_PER_BATCH = 4000  # of `encode`: 80 s; bounds its memory
-MAX_CLIP_S = 60.0  # of one clip in `encode`: attention takes 64 bytes times the square of the frames
-_UNUSED = "masked_spec_embed"  # of training
+FRAMES_PER_BATCH = 4000  # frames of `encode`: 80 s; bounds its memory
+MAX_CLIP_S = 60.0  # seconds of one clip in `encode`: attention takes 64 bytes times the square of the frames
+_UNUSED = "masked_spec_embed"  # tensor of training
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Clip:
 
     start: int
     end: int
-    kept: int  # rows that are not masked
+    unmasked: int  # rows that are not masked
 
 
 class _FeedForward(nn.Module):
@@ -84,9 +84,9 @@ class _Attention(nn.Module):
         places = queries @ (self.distance_embedding.weight.T / math.sqrt(queries.shape[-1]))  # (heads, N, positions)
         mixed = torch.empty_like(hidden)
         for clip in clips:
-            rows, read = slice(clip.start, clip.end), slice(clip.start, clip.start + clip.kept)
-            at = distances[:clip.end - clip.start, :clip.kept].expand(self.heads, -1, -1)
-            bias = places[:, rows].gather(2, at)  # (heads, T, kept)
+            rows, read = slice(clip.start, clip.end), slice(clip.start, clip.start + clip.unmasked)
+            index = distances[:clip.end - clip.start, :clip.unmasked].expand(self.heads, -1, -1)
+            bias = places[:, rows].gather(2, index)  # (heads, T, kept)
             attended = F.scaled_dot_product_attention(queries[None, :, rows], keys[None, :, read],
                                                       values[None, :, read], attn_mask=bias[None])
             mixed[rows] = attended[0].transpose(0, 1).flatten(1)
@@ -106,8 +106,8 @@ class _Convolution(nn.Module):
 
     def forward(self, hidden: torch.Tensor, clips: Sequence[_Clip], keep: torch.Tensor) -> torch.Tensor:
         gated = F.glu(linear(self.layer_norm(hidden) * keep, self.pointwise_conv1.weight[..., 0]), 1)  # (N, width)
-        before = self.depthwise_conv.kernel_size[0] - 1
-        mixed = torch.cat([self.depthwise_conv(F.pad(gated[clip.start:clip.end].T[None], (before, 0)))[0].T
+        padding = self.depthwise_conv.kernel_size[0] - 1
+        mixed = torch.cat([self.depthwise_conv(F.pad(gated[clip.start:clip.end].T[None], (padding, 0)))[0].T
                            for clip in clips])
         return linear(F.silu(self.depthwise_layer_norm(mixed)), self.pointwise_conv2.weight[..., 0])
 
@@ -160,15 +160,17 @@ class W2vBert(nn.Module):
         self.register_buffer("mean", torch.zeros(config.width), persistent=False)
         self.register_buffer("std", torch.ones(config.width), persistent=False)
 
-    def forward(self, filterbanks: Sequence[torch.Tensor], kept: Sequence[int]) -> list[torch.Tensor]:
-        """Filterbanks (T, 160) of clips, of which the first `kept` frames are not masked, to states (T, width) each."""
+    def forward(self, filterbanks: Sequence[torch.Tensor], counts: Sequence[int]) -> list[torch.Tensor]:
+        """Filterbanks (T, 160) of clips, whose first `counts` frames are not masked, to states (T, width) each."""
         ends = torch.tensor([len(rows) for rows in filterbanks]).cumsum(0).tolist()
         clips = [_Clip(end - len(rows), end, count)
-                 for end, rows, count in zip(ends, filterbanks, kept, strict=True)]
+                 for end, rows, count in zip(ends, filterbanks, counts, strict=True)]
+
         normed = self.feature_projection.layer_norm(torch.cat(list(filterbanks)))
         keep = torch.cat([torch.arange(len(rows), device=normed.device) < count
-                          for rows, count in zip(filterbanks, kept, strict=True)])[:, None]
+                          for rows, count in zip(filterbanks, counts, strict=True)])[:, None]
         hidden = self.feature_projection.projection(normed) * keep
+
         frames = torch.arange(max(map(len, filterbanks)), device=normed.device)
         distances = (frames - frames[:, None]).clamp(-LEFT, self.config.positions - 1 - LEFT) + LEFT
         for layer in self.encoder.layers:
@@ -211,7 +213,8 @@ def filterbank(waveform: torch.Tensor) -> tuple[torch.Tensor, int]:
     An odd frame is completed with ones, and its row is masked: `SeamlessM4TFeatureExtractor` of transformers. Computed
     in float64 as there: in float32 the quiet bins of a frame differ by 1e-4, for a third of the time.
     """
-    audio.require_samples(waveform, 560, SAMPLE_RATE)  # two frames: one has no variance
+    # At least two frames are needed: a single one has no variance.
+    audio.require_samples(waveform, 560, SAMPLE_RATE)
     frames = audio.kaldi_filterbank(waveform.double() * 2 ** 15, N_MELS)
     frames = ((frames - frames.mean(0)) / (frames.var(0) + 1e-7).sqrt()).float()
     return F.pad(frames, (0, 0, 0, len(frames) % 2), value=1.0).reshape(-1, 2 * N_MELS), len(frames) // 2
@@ -221,6 +224,7 @@ def load(path: Path, statistics: Path, device: torch.device) -> W2vBert:
     """The used layers of a published file, the others unread, and the mean and variance of their states."""
     file = weights.LazyWeights.open(path)
     config = config_from_shapes({name: file.shape(name) for name in file.names}, str(path))
+    # Later layers are not read at all.
     later = tuple(f"encoder.layers.{layer}." for layer in range(LAYERS, 24))
     used = [name for name in file.names if name != _UNUSED and not name.startswith(later)]
     with torch.device("meta"):
@@ -229,8 +233,8 @@ def load(path: Path, statistics: Path, device: torch.device) -> W2vBert:
     moments = weights.read(statistics)
     for name in ("mean", "var"):
         if name not in moments or moments[name].shape != (config.width,):
-            found = ", ".join(f"{key} {tuple(value.shape)}" for key, value in moments.items())
-            raise UserError(f"{statistics} holds {found or 'nothing'}; mean and var of ({config.width},) are wanted.",
+            shapes = ", ".join(f"{key} {tuple(value.shape)}" for key, value in moments.items())
+            raise UserError(f"{statistics} holds {shapes or 'nothing'}; mean and var of ({config.width},) are wanted.",
                             "Download it again.")
     module.mean, module.std = moments["mean"].float(), moments["var"].float().sqrt()
     return module.eval().to(device)

@@ -96,11 +96,14 @@ class PhoneticEncoder(nn.Module):
         features = []
         for start in range(0, frames, _WINDOW):
             end = min(start + _WINDOW, frames)
-            if frames - end <= _CONTEXT:  # a short rest is encoded with the window before it
+            # A short remainder is encoded with the window before it.
+            if frames - end <= _CONTEXT:
                 end = frames
-            first, last = max(0, start - _CONTEXT), min(frames, end + _CONTEXT)
-            window = self(mel[None, :, 2 * first:2 * last])[0]
-            features.append(window[start - first:end - first])
+
+            # Frames near the ends of a window lack context, so they are encoded and dropped.
+            start_with_context, end_with_context = max(0, start - _CONTEXT), min(frames, end + _CONTEXT)
+            window = self(mel[None, :, 2 * start_with_context:2 * end_with_context])[0]
+            features.append(window[start - start_with_context:end - start_with_context])
             if end == frames:
                 break
         return torch.cat(features).float()
@@ -115,8 +118,9 @@ def sinusoids(length: int) -> torch.Tensor:
 
 
 def log_mel(waveform: torch.Tensor) -> torch.Tensor:
-    """Whisper's log-mel of (S,) at 16 kHz: (80, S // 160), of which the lowest values are 8 below the highest."""
-    short = max(0, _N_FFT // 2 + 1 - len(waveform))  # the reflection at the ends needs these samples
+    """Whisper's log-mel of (S,) at 16 kHz: (80, S // 160); the lowest values are 8 below the highest."""
+    # The reflection at the ends needs these samples.
+    short = max(0, _N_FFT // 2 + 1 - len(waveform))
     filters = audio.slaney_filters(SAMPLE_RATE, _N_FFT, _N_MELS, SAMPLE_RATE / 2)
     power = audio.mel_power(F.pad(waveform, (0, short))[None], filters, torch.hann_window(_N_FFT), _HOP_LENGTH)[0]
     levels = power[:, :len(waveform) // _HOP_LENGTH].clamp(min=1e-10).log10()

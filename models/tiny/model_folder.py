@@ -91,7 +91,7 @@ def _save(path: Path, config: T3Config, tensors: Mapping[str, torch.Tensor],
     path.write_bytes(save({name: _exact(value, types[name]) for name, value in tensors.items()}, metadata=header))
 
 
-def _exact(value: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:
+def _exact(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     value = value.detach().cpu().contiguous()
-    narrow = value.to(wanted)
+    narrow = value.to(dtype)
     return narrow if torch.equal(narrow.to(value.dtype), value) else value

@@ -46,7 +46,8 @@ VARIANT = find_entry(MODEL).variants[0]
 def published(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """The files in the hub, small or of the published sizes, with made-up weights; all is removed at the end.
 
-    See "The whole way at full size" in docs/benchmarks.md for the memory, the disk and the time that the latter take.
+    See "The whole way at full size" in docs/benchmarks/workflow.md for the memory, the disk and the time that
+    the latter take.
     """
     folder = tmp_path / request.param
     try:

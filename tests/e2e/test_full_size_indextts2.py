@@ -1,7 +1,7 @@
 """The whole way on an IndexTTS2 of the published size with made-up weights: from a hub to an export, by the commands.
 
-It takes 14 GiB of resident memory with mapped files (the export; docs/benchmarks.md), 25 GB of disk and 20 minutes on
-two shared cores, so it is slow.
+It takes 14 GiB of resident memory with mapped files (the export; docs/benchmarks/workflow.md), 25 GB of disk and 20
+minutes on two shared cores, so it is slow.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_links_and_devices_are_not_followed(tmp_path: Path, home: Path) -> None:
     other = home.parent / "other"
     other.mkdir()
     skipped = unpack_archive(zipped(tmp_path / "x.zip", GOOD, {"s.wav": "/etc/passwd"}), other, FREE)
-    assert [entry.where for entry in skipped] == ["x.zip: s.wav"]
+    assert [entry.location for entry in skipped] == ["x.zip: s.wav"]
     assert below(home) == below(other) == GOOD
 
 
@@ -127,7 +127,7 @@ def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, 
     path = tarred(tmp_path / "x.tar", files)
     with tarfile.open(path, "a") as archive:
         archive.addfile(tarfile.TarInfo("a.wav"))
-    said = {entry.where: entry.reason for entry in unpack_archive(path, home, FREE)}
+    said = {entry.location: entry.reason for entry in unpack_archive(path, home, FREE)}
     assert below(home) == {"a.wav": b"1"}
     assert said == {
         "x.tar: a.wav": "is there twice",
@@ -138,7 +138,7 @@ def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_a_file_where_others_need_a_folder_is_named_with_what_helps(tmp_path: Path, home: Path, make) -> None:
-    said = {entry.where.partition(": ")[2]: entry.reason for entry in unpack_archive(
+    said = {entry.location.partition(": ")[2]: entry.reason for entry in unpack_archive(
         make(tmp_path / "x.bin", {"a.txt": b"1", "a.txt/b.txt": b"2", "c.txt/d.txt": b"3", "c.txt": b"4"}), home, FREE)}
     assert below(home) == {"a.txt": b"1", "c.txt/d.txt": b"3"}
     assert said == {
@@ -148,7 +148,7 @@ def test_a_file_where_others_need_a_folder_is_named_with_what_helps(tmp_path: Pa
 
 def test_names_that_turn_the_line_around_are_spelled_out(tmp_path: Path, home: Path) -> None:
     (entry,) = unpack_archive(zipped(tmp_path / "x.zip", {"../\u202egpj.wav": b""}), home, FREE)
-    assert entry.where == "x.zip: ../\\u202egpj.wav"
+    assert entry.location == "x.zip: ../\\u202egpj.wav"
 
 
 def test_an_archive_is_told_by_its_content_or_name(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ FLOW = FlowConfig(
     encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
     estimator=FlowEstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
 )
-SCHEDULE = ChunkSchedule(first=8, growth=1.5, max_size=12, lookahead=8)
+SCHEDULE = ChunkSchedule(first_size=8, growth=1.5, max_size=12, lookahead=8)
 
 
 def stream(talk: StreamingSynthesizer, chunks: Iterable[torch.Tensor], drop: int = 0) -> Iterator[torch.Tensor]:
@@ -103,7 +103,7 @@ def test_a_piece_begins_as_the_one_before_would_have_gone_on():
 def test_all_codes_at_once_are_the_offline_sound():
     flow, vocoder = models()
     offline = vocoder.waveform(flow.mel(codes(20)[None], prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
-    talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=2, seed=7, schedule=ChunkSchedule(first=100))
+    talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=2, seed=7, schedule=ChunkSchedule(first_size=100))
     assert len(talk.push(codes(20))) == 0
     assert torch.allclose(talk.finish(), offline, atol=1e-5)
 
@@ -129,7 +129,7 @@ def test_the_last_codes_can_be_dropped():
 def test_a_long_stream_forgets_what_is_far_back():
     flow, vocoder = models()
     talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=1, seed=2,
-                                schedule=ChunkSchedule(first=5, growth=1, max_size=5, context=9))
+                                schedule=ChunkSchedule(first_size=5, growth=1, max_size=5, context=9))
     seen = []
     mel = flow.mel
     flow.mel = lambda rows, *rest, **options: seen.append(rows.shape[1]) or mel(rows, *rest, **options)  # type: ignore

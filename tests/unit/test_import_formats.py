@@ -37,7 +37,7 @@ def taken(found: Iterator[ParsedItem]) -> list[ParsedUtterance]:
 
 
 def skipped(found: Iterator[ParsedItem]) -> list[str]:
-    return [f"{item.where}: {item.reason}" for item in found if isinstance(item, SkippedRow)]
+    return [f"{item.location}: {item.reason}" for item in found if isinstance(item, SkippedRow)]
 
 
 def written(folder: Path, name: str, text: str, encoding: str = "utf-8", end: str = "\n") -> Path:
@@ -309,7 +309,7 @@ def test_broken_files_are_told_and_never_crash(
             found = [SkippedRow(error.message, error.hint)]
         for item in found:
             assert isinstance(item, SkippedRow | ParsedUtterance)
-            assert item.where
+            assert item.location
             assert isinstance(item, ParsedUtterance) or item.reason
 
 

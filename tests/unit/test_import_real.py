@@ -45,7 +45,7 @@ def test_what_other_programs_write_beside_a_recording_is_read(
 
 
 def test_audacitys_point_and_label_without_text_are_named_and_nothing_else(tmp_path: Path) -> None:
-    left = [(one.where, one.reason) for one in import_source(beside(tmp_path, "audacity.txt")).skipped]
+    left = [(one.location, one.reason) for one in import_source(beside(tmp_path, "audacity.txt")).skipped]
     assert left == [("film.txt line 3", "marks the point 4 s; label a stretch from begin to end"),
                     ("film.txt line 5", "has no text")]
 

@@ -14,7 +14,7 @@ from data.importers.rows import RecordingLookup, RecordingNotFound
 
 
 def reasons(imported: ImportedSource) -> list[str]:
-    return [f"{entry.where}: {entry.reason}" for entry in imported.skipped]
+    return [f"{entry.location}: {entry.reason}" for entry in imported.skipped]
 
 
 def table(folder: Path, name: str, content: str, clips: tuple[str, ...] = ("a", "b", "c")) -> ImportedSource:

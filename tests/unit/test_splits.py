@@ -42,7 +42,7 @@ shares = st.sampled_from([0.05, 0.2, 0.5])
 
 def kept(rows: list[CheckedRow], splits: tuple[str, ...], by_speaker: bool,
          there: Sides = NONE) -> tuple[list[CheckedRow], tuple[str, ...]]:
-    out = overlaps(rows, splits, by_speaker=by_speaker, there=there)
+    out = overlaps(rows, splits, by_speaker=by_speaker, existing=there)
     left = [at for at in range(len(rows)) if at not in out]
     return [rows[at] for at in left], tuple(splits[at] for at in left)
 
@@ -80,7 +80,7 @@ def test_what_is_added_follows_what_is_there_and_moves_nothing(first: list[tuple
         return
     there = Sides.gather(before, by_speaker=by_speaker)
     new = made(second, start=1000)
-    left, sides = kept(new, assign(new, share, 0, by_speaker=by_speaker, there=there), by_speaker, there)
+    left, sides = kept(new, assign(new, share, 0, by_speaker=by_speaker, existing=there), by_speaker, there)
     together = [*before, *clips_of(left, sides, there)]
     for by, on in (("text", lambda clip: clip.text), ("source", lambda clip: clip.source),
                    ("speaker", lambda clip: clip.speaker if by_speaker else "")):
@@ -140,7 +140,7 @@ def test_the_share_is_met_again_when_clips_are_added() -> None:
     rows = [checked(f"c{at}", f"text {at}") for at in range(160)]
     before = assign(rows[:60], 0.1, 0)
     there = Sides.gather(clips_of(rows[:60], before), by_speaker=False)
-    after = assign(rows[60:], 0.1, 0, there=there)
+    after = assign(rows[60:], 0.1, 0, existing=there)
     assert before.count(HELD_OUT) + after.count(HELD_OUT) == 16
 
 
@@ -165,16 +165,16 @@ def test_a_new_part_of_a_held_out_recording_is_held_out_though_its_text_is_new()
     there = Sides.gather(before, by_speaker=False)
     for talk in range(20):
         side = next(clip.split for clip, _ in before if clip.source == f"talks/talk{talk}.wav")
-        assert assign([checked("new", "never said before", f"talk{talk}.wav")], 0.2, 0, there=there) == (side,)
+        assert assign([checked("new", "never said before", f"talk{talk}.wav")], 0.2, 0, existing=there) == (side,)
 
 
 def test_what_ties_two_sides_is_refused_and_named() -> None:
     old = [checked("a", "one"), checked("b", "two")]
     there = Sides.gather(clips_of(old, (TRAIN, HELD_OUT)), by_speaker=False)
     new = [checked("c", "one", "new.wav"), checked("d", "two", "new.wav"), checked("e", "three", "new.wav")]
-    splits = assign(new, 0.1, 0, there=there)
+    splits = assign(new, 0.1, 0, existing=there)
     assert splits == (HELD_OUT,) * 3
-    assert [found.message for found in overlaps(new, splits, there=there).values()] == [
+    assert [found.message for found in overlaps(new, splits, existing=there).values()] == [
         "c would be held out while the text 'one' is trained on"]
 
 
@@ -241,4 +241,4 @@ def test_clips_that_share_a_text_with_a_test_set_follow_it() -> None:
     old = [checked(f"c{at}", f"text {at}") for at in range(6)]
     there = Sides.gather(clips_of(old, (TRAIN, TRAIN, TRAIN, TRAIN, HELD_OUT, TEST)), by_speaker=False)
     new = [checked("n1", "text 5"), checked("n2", "text 4"), checked("n3", "text 0")]
-    assert assign(new, 0.0, 0, there=there) == (TEST, HELD_OUT, TRAIN)
+    assert assign(new, 0.0, 0, existing=there) == (TEST, HELD_OUT, TRAIN)
