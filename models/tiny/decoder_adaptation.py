@@ -107,7 +107,8 @@ def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: 
 
     A share of the crops has a speaker embedding of `other_speakers`, so that the decoder speaks in the voice of its
     recordings whatever voice is chosen. `report` is called after each step with the share of the time that is over;
-    what it raises ends the training. Time is counted, not steps, so that a run's limit holds; the result therefore differs from run to run.
+    what it raises ends the training. Time is counted, not steps, so that a run's limit holds; the result therefore
+    differs from run to run.
     """
     adapted = copy.deepcopy(codec)
     decoder = dict(adapted.decoder_parameters())
