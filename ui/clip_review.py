@@ -63,8 +63,8 @@ def build(page: Page) -> None:
         page.live.watch(f"review.{field}", widget)
     for component, render in ((kind, _kinds), (spread, _spread), (found, _findings), (table, _table)):
         page.live.panel(component, partial(render, page), TAB)
-    page.live.panel(dataset, lambda view: choice_update(
-        page.workspace.list_datasets(), view.values["review.dataset"]), TAB)
+    page.live.panel(dataset, lambda view: choice_update(there := page.workspace.list_datasets(), view.follow(
+        "review.dataset", view.values["review.dataset"], there, verb_form.newest_made(view, "dataset"))), TAB)
     page.live.panel(model, lambda view: choice_update(page.workspace.list_models(), view.values["review.model"]), TAB)
     last = verb_form.last_job_view("revise", "")
     page.live.panel(saved, lambda view: last(view) if view.newest("revise") else NOTHING, TAB)

@@ -71,20 +71,29 @@ class ReproductionMeasurements:
                           for name, value in vars(self).items()}
         return {**values, "reproduction": self.reproduction.value}
 
-    def describe(self) -> str:
-        """The outcome with its numbers, in one sentence."""
-        title = _title(self.family)
-        values = (f"speaker similarity {self.similarity:.2f}, of the recordings themselves "
-                  f"{self.recordings_similarity:.2f}; naturalness {self.naturalness:.1f} of 5, of the recordings "
-                  f"{self.recordings_naturalness:.1f}")
+    @property
+    def headline(self) -> str:
+        """The outcome, a sentence."""
         match self.reproduction:
             case Reproduction.REPRODUCED:
-                return f"{title} can reproduce this voice ({values})."
+                return f"{_title(self.family)} can reproduce this voice."
             case Reproduction.NOT_REPRODUCED:
-                return f"{title} cannot reproduce this voice ({values})."
+                return f"{_title(self.family)} cannot reproduce this voice."
             case _:
-                return ("Whether the model can reproduce this voice was not measured: the clips are not like each "
-                        f"other, as of several people or with much noise ({values}).")
+                return "Whether the model can reproduce this voice was not measured."
+
+    @property
+    def values(self) -> str:
+        """The numbers behind it, a sentence."""
+        doubt = ("The clips are not like each other, as of several people or with much noise: s"
+                 if self.reproduction is Reproduction.NOT_MEASURED else "S")
+        return (f"{doubt}peaker similarity {self.similarity:.2f}, of the recordings themselves "
+                f"{self.recordings_similarity:.2f} ({LEAST_SIMILARITY:.2f} is the same person); naturalness "
+                f"{self.naturalness:.1f} of 5, of the recordings {self.recordings_naturalness:.1f}.")
+
+    def describe(self) -> str:
+        """The outcome with its numbers."""
+        return f"{self.headline} {self.values}"
 
     def advise(self) -> str:
         """What to do about it; empty where nothing must be done."""

@@ -6,6 +6,7 @@ minutes. Never loads torch.
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 from collections import Counter
@@ -25,7 +26,7 @@ from core.sources import source_preview
 from core.sources.archives import is_archive, unpack_archive
 from core.sources.dataset_source import demo_dataset
 from data.importers import SourceRow, import_source
-from data.measures import Samples, clipped_share, integrated_loudness, silence_at_ends
+from data.measures import Samples, clipped_share, frame_powers, silence_at_ends
 from data.sound_files import read_sound, read_spans
 from data.text_match import text_length
 
@@ -33,7 +34,7 @@ MEASURED = 16  # clips whose recordings are measured
 PLAYED = 3  # clips that are offered to be played
 _LEAST_S, _MOST_S = 2.0, 12.0  # of a clip that is easy to learn from
 _EDGE_S = 0.4  # silence at an end that is worth trimming
-_QUIET_LUFS, _CLIPPED_SHARE = -35.0, 0.001
+_QUIET_DB, _CLIPPED_SHARE = -35.0, 0.001  # dB of full scale, of the loud frames
 _RARE = 3  # occurrences
 _NAMED_CHARACTERS = 12
 _LARGEST_FILE = 200_000_000  # bytes of a recording that is read for a look
@@ -61,7 +62,7 @@ class SourceAssessment:
     silent_edges: int
     quiet: int
     clipped: int
-    level_lufs: float | None  # median
+    level_db: float | None  # median of the loud frames, of full scale
     short: int
     long: int
     speakers: int
@@ -100,6 +101,13 @@ def sample_clips(source: str, language: str, count: int, folder: Path) -> list[P
         with _with_recordings(source, chosen) as readable:
             read = _read_all(readable)
     return _write(_best(read, count), folder)
+
+
+def demo_clips(count: int) -> list[tuple[Path, str]]:
+    """Path below its folder and text of some clips of the included demo."""
+    folder = demo_dataset("am")
+    rows = [entry for entry in import_source(folder, "am") if isinstance(entry, SourceRow)]
+    return [(row.audio.relative_to(folder), row.text) for row in _spread(rows, count)]
 
 
 @contextmanager
@@ -167,8 +175,10 @@ def _read_all(rows: Sequence[SourceRow]) -> list[tuple[SourceRow, Samples, int]]
 
 def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Path) -> SourceAssessment:
     read = _read_all(readable)
-    levels = [integrated_loudness(waveform, rate) for _, waveform, rate in read]
-    edges = [max(silence_at_ends(waveform, rate)) for _, waveform, rate in read]
+    powers = [frame_powers(waveform, rate) for _, waveform, rate in read]
+    levels = [10 * math.log10(max(float(np.percentile(power, 95)), 1e-10)) for power in powers]
+    edges = [max(silence_at_ends(waveform, rate, power))
+             for (_, waveform, rate), power in zip(read, powers, strict=True)]
     durations = [len(waveform) / rate for _, waveform, rate in read]
 
     texts = [row.text for row in rows]
@@ -180,9 +190,9 @@ def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Pa
         duration_s=statistics.fmean(durations) * len(rows) if durations else None,
         measured=len(read), unreadable=len(readable) - len(read),
         silent_edges=sum(edge > _EDGE_S for edge in edges),
-        quiet=sum(level is None or level < _QUIET_LUFS for level in levels),
+        quiet=sum(level < _QUIET_DB for level in levels),
         clipped=sum(clipped_share(waveform) > _CLIPPED_SHARE for _, waveform, _ in read),
-        level_lufs=statistics.median(known) if (known := [one for one in levels if one is not None]) else None,
+        level_db=statistics.median(levels) if levels else None,
         short=sum(duration < _LEAST_S for duration in durations), long=sum(duration > _MOST_S for duration in durations),
         speakers=len({row.speaker for row in rows}),
         with_digits=sum(any(map(str.isdigit, text)) for text in texts),
