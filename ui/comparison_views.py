@@ -219,7 +219,7 @@ def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:
         return NOTHING
     rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
             for code in sorted({code for code, _ in counted})]
-    return div("card", element("h4", f"Blind votes: {base} and {finetuned}"),
+    return div("card", element("h2", f"Blind votes: {base} and {finetuned}"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
 
 

@@ -115,7 +115,8 @@ def _build_recogniser(page: Page) -> None:
 def save_upload(page: Page, files: Sequence[str] | str | None, language: str, model: str = "tiny") -> Sequence[object]:
     """Save what was uploaded and make it the source: what was recognised, the path, and an update of the list.
 
-    A job then passes three clips through the codec and vocoder of `model`. Files that are refused stay in the list, as their text or recording may be added to them.
+    A job then passes three clips through the codec and vocoder of `model`. Files that are refused stay in the list, as
+    their text or recording may be added to them.
     """
     paths = [Path(path) for path in ([files] if isinstance(files, str) else files or ())]
     saved = str(source_preview.store_upload(page.workspace, paths))

@@ -180,7 +180,7 @@ def segments_view(found: Sequence[Segments]) -> Html:
              else "none yet", card.recogniser or "–")
             for card in (one.card for one in found)]
     head = ("Source", "Language", "Clips", "With text", "Recogniser")
-    return join((element("h4", "Segments of long recordings"), table(head, rows)))
+    return join((element("h2", "Segments of long recordings"), table(head, rows)))
 
 
 def doubts_view(segments: Segments) -> Html:

@@ -251,5 +251,6 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route(f"/media/{PACKED}/{{job}}.tar", archive),
-            Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark), Route(f"/media/{CLIPS}/{{job}}.zip", archive),
+            Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
+            Route(f"/media/{CLIPS}/{{job}}.zip", archive),
             Route("/media/{path:path}", media)]

@@ -27,7 +27,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
 )
-from core.dataset import languages
+from core.dataset import languages, review
 from core.dataset.review import check_texts_match
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
@@ -49,6 +49,7 @@ from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
 from ui.run_views import loss_series
+from ui.train import stop_button
 
 
 def build(page: Page) -> None:
@@ -73,7 +74,7 @@ def build(page: Page) -> None:
             own = _build_own(page, model)
             about_data = gr.HTML(elem_id="start-data", elem_classes="notices")
             start = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
-            with gr.Group(visible=False, elem_classes="confirm", elem_id="start-confirm") as confirm:
+            with gr.Group(visible=False, elem_classes="confirm") as confirm:
                 short = gr.HTML(elem_id="start-short")
                 with gr.Row(elem_classes="controls"):
                     longer = gr.Button("Train longer", variant="primary", size="md", elem_id="start-longer")
@@ -126,8 +127,8 @@ def build(page: Page) -> None:
         (curve, loss_curve),
     ):
         live.panel(component, render, "start")
+    live.panel(stop, lambda view: stop_button(shown_chain(view)), "start")
     for button, shown in (
-        (stop, lambda states: any(state.alive and state.status != "stopping" for state in states)),
         (listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
         (details, lambda states: _training(states) is not None),
     ):
@@ -227,7 +228,7 @@ def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Htm
         trained = {state.id for state in states if state.verb == "train" and state.status == "finished"
                    and not job_views.learned_nothing(state)}
         notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained) for state in states}
-        return div("card", element("h3", chain_title(states)), job_views.chain_view(states, notes))
+        return div("card", element("h2", chain_title(states)), job_views.chain_view(states, notes))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
@@ -236,7 +237,7 @@ def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Htm
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
                      class_="link wait") for number, (title, text) in enumerate(steps, 1)]
-    return div("card", element("h3", "What will happen"), element("ol", *items, class_="chain"))
+    return div("card", element("h2", "What will happen"), element("ol", *items, class_="chain"))
 
 
 def _training(states: Sequence[JobState]) -> JobState | None:
@@ -291,7 +292,7 @@ def start_button(view: View, budget: StepBudget | None = None) -> object:
 
 def data_view(workspace: Workspace, view: View) -> Html:
     """How much speech the chosen dataset has and holds out, and what of it is too little."""
-    name = view.values["start_dataset"]
+    name = DEMO_DATASET if view.values["start_dataset"] == DEMO else view.values["start_dataset"]
     if name not in workspace.list_datasets():
         return NOTHING
     found = records.dataset(workspace, name)
@@ -303,10 +304,20 @@ def data_view(workspace: Workspace, view: View) -> Html:
     if found.duration_s < model_info.MIN_TRAIN_SPEECH_S:
         lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, an hour or more is better.")
+    last = next((state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == name
+                 and job_views.learning_of(state)), None)
+    failed = last is not None and job_views.learned_nothing(last)
+    if last is not None and failed:
+        lines.append(f"The last training on these recordings: {job_views.short_outcome(last)}.")
     if held_out < model_info.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
-    return div(f"notice {'wait' if len(lines) > 1 else 'info'}", *map(paragraph, lines))
+    match = review.text_match_of(workspace, name)
+    if match is not None and match.is_finding:
+        lines.append(f"{match.message} {match.hint}")
+        failed = failed or match.is_proven
+    tone = "bad" if failed else "wait" if len(lines) > 1 else "info"
+    return div(f"notice {tone}", *map(paragraph, lines), role="alert" if failed else None)
 
 
 @dataclass(frozen=True)
@@ -319,7 +330,7 @@ class _OwnFields:
 
 def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
     """The fields for own recordings, which show what was recognised at once."""
-    with gr.Group(visible=False, elem_id="start-own") as group:
+    with gr.Group(visible=False) as group:
         upload = gr.File(file_count="multiple", type="filepath", height=140, elem_id="own-upload",
                          label="Drop an archive or files with their texts")
         gr.HTML(uploads.format_help(), elem_id="own-help")
@@ -664,10 +675,10 @@ def too_short_notice(budget: StepBudget) -> Html:
     """Why a training of this length learns nothing, and what is enough."""
     enough = (f"{budget.longer} minutes are enough for {budget.longer_steps:,} steps." if budget.longer else
               "No length that is offered here is enough: use a machine with a GPU.")
-    return div("notice bad", element("strong", f"Too short: {budget.fitting:,} of {budget.needed:,} steps fit into this "
-                                               "time on this machine."),
-               paragraph(f"With less than a third of the steps the model learns no speech. {budget.needed:,} steps take "
-                         f"about {budget.needed_time} here. {enough}"), role="alert")
+    title = f"Too short: {budget.fitting:,} of {budget.needed:,} steps fit into this time on this machine."
+    return div("notice bad", element("strong", title), paragraph(
+        f"With less than a third of the steps the model learns no speech. {budget.needed:,} steps take about "
+        f"{budget.needed_time} here. {enough}"), role="alert")
 
 
 def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:

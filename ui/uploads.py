@@ -1,4 +1,4 @@
-"""What is shown of recordings before they are imported: their assessment, clips to play, the voice through the model."""
+"""What is shown of recordings before their import: the assessment, clips to play, the voice through the model."""
 
 from __future__ import annotations
 

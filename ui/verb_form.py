@@ -47,13 +47,13 @@ _PREREQUISITES: Mapping[str, tuple[str, str, str]] = {
     "extension": ("No extended model yet. Add embedding rows on the Embeddings tab.", "embeddings",
                   "Choose one, or add embedding rows on the Embeddings tab."),
 }
-"""By kind of artefact: the notice if there is nothing to choose, the tab that makes one, and the hint if none is chosen."""
+"""By kind of artefact: the notice if there is none, the tab that makes one, and the hint if none is chosen."""
 _FIRST_LANGUAGE = "am"
 
 
 def tab_header(title: str, *texts: str) -> gr.HTML:
     """The title of a tab and its purpose."""
-    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
+    return gr.HTML(div("lead", element("h1", title), *(paragraph(text) for text in texts)))
 
 
 def command_fold(name: str) -> gr.HTML:
