@@ -20,7 +20,7 @@ from core.library.catalog import resolve
 from ui import comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
-from ui.markup import NOTHING, Html, div, element, join, shortened
+from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
 from ui.page import Page
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -175,9 +175,21 @@ def clips_view(page: Page, view: View) -> Html:
     blind = _is_blind(page, view, state)
     speaking = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
     outcome = NOTHING if blind else _outcome(page, view, speaking)
-    pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state))
+    dataset = _dataset_of(view, speaking)
+
+    def recording(text: str) -> str:
+        found = records.original_recording(page.workspace, dataset, text)
+        return media.url("datasets", found.dataset, found.audio) if found else ""
+
+    pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state), recording)
     return join((outcome, _means(page, state), pairs,
                  comparison_views.download_view(state, blind)))
+
+
+def _dataset_of(view: View, reference: str) -> str:
+    """The dataset that the run at `reference` was trained on; empty for other models."""
+    run = view.job(reference.removeprefix("run:").partition("@")[0]) if reference.startswith("run:") else None
+    return str(run.job.settings.get("dataset", "")) if run is not None else ""
 
 
 def _outcome(page: Page, view: View, reference: str) -> Html:

@@ -204,7 +204,7 @@ document.addEventListener("beforeinput", (event) => {
     const options = [...document.querySelectorAll("#own-language [role=option]")];
     const exact = options.find((option) => {
       const [, name, code] = /^(.*) \((.*)\)$/.exec(option.getAttribute("aria-label").toLowerCase()) || [];
-      return typed === name || typed === code;
+      return (name || "").split(" · ").includes(typed) || typed === code;
     });
     if (!exact && !/^[a-z]{2}$/.test(typed)) return;
     event.preventDefault();

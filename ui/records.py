@@ -102,6 +102,40 @@ def held_out_texts(workspace: Workspace, name: str, most: int = 6, language: str
         return []
 
 
+@dataclass(frozen=True)
+class OriginalRecording:
+    """The recording of a sentence in a dataset."""
+
+    dataset: str
+    audio: str  # relative to the dataset
+    speaker: str
+
+
+def original_recording(workspace: Workspace, dataset: str, text: str) -> OriginalRecording | None:
+    """The recording of a sentence of a dataset; None if the dataset or the sentence is not there."""
+    path = workspace.datasets / dataset / "manifest.jsonl"
+    try:
+        found = _recordings(path).get(_plain(text)) if dataset else None
+    except (OSError, ValueError):
+        return None
+    return OriginalRecording(dataset, *found) if found else None
+
+
+@foreign.cached_by_file(4)
+def _recordings(manifest: Path) -> dict[str, tuple[str, str]]:
+    """Recording and speaker by text without case, marks and spaces; held-out clips first."""
+    found: dict[str, tuple[str, str]] = {}
+    with foreign.open_plain(manifest) as file:
+        clips = [clip for line in file if line.strip() and isinstance(clip := foreign.loads(line), dict)]
+    for clip in sorted(clips, key=lambda clip: clip.get("split") != "held_out"):
+        found.setdefault(_plain(str(clip.get("text", ""))), (str(clip.get("audio", "")), str(clip.get("speaker", ""))))
+    return found
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
+
+
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 

@@ -16,7 +16,7 @@ import gradio as gr
 from gradio.components import Component
 
 from config.errors import UserError
-from config.languages import NAMES, code_of
+from config.languages import NAMES, NATIVE_NAMES, code_of, find_languages, language_title
 from config.loading import parse_options
 from config.schema import (
     AS_IS,
@@ -337,9 +337,12 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
         with gr.Row(elem_classes="grid"):
             source = gr.Textbox("", label="Or a path or URL", max_lines=1, elem_id="own-source", min_width=200)
             name = gr.Textbox("", label="Name of the recordings", max_lines=1, elem_id="own-name", min_width=140)
-            language = gr.Dropdown(sorted((f"{name} ({code})", code) for code, name in NAMES.items()), value=None,
-                                   allow_custom_value=True, label="Language (or its code)", elem_id="own-language",
-                                   min_width=140)
+            language = gr.Dropdown(sorted((language_title(code), code) for code in {**NAMES, **NATIVE_NAMES}),
+                                   value=None, allow_custom_value=True, label="Language (any name, or its code)",
+                                   elem_id="own-language", min_width=140)
+        meant = gr.Radio([], label="Which language is meant?", visible=False, elem_id="own-meant",
+                         info="Of the 8,000 languages of ISO 639. For one that is not listed, write a code of your own "
+                              "from qaa to qtz.")
         found = gr.HTML(elem_id="own-found", elem_classes="notices")
         any_script = gr.Checkbox(False, label="Accept any script", visible=False, elem_id="own-any-script")
         clean = gr.Checkbox(True, label="Clean up", elem_id="own-clean",
@@ -370,6 +373,17 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
 
     page.on(upload.upload, take, [upload, language, name, model], [found, any_script, name, source, upload],
             files=True)
+    def suggest(language: str | None) -> Sequence[object]:
+        """Languages that may be meant by what was typed; none where it names one."""
+        text = (language or "").strip()
+        codes = [] if not text or code_of(text) or _is_private(text) else find_languages(text)
+        return [NOTHING, gr.update(choices=[(language_title(code), code) for code in codes], value=None,
+                                   visible=bool(codes))]
+
+    language_notice = gr.HTML(elem_classes="notices")
+    page.on(language.change, suggest, [language], [language_notice, meant])
+    page.on(meant.input, lambda code: [NOTHING, code, gr.update(visible=False)], [meant],
+            [language_notice, language, meant])
     for event in (source.submit, source.blur, language.change, model.input):
         page.on(event, look, [source, language, name, model], [found, any_script, name])
     return _OwnFields(group, (source, name, language, any_script, clean))
@@ -410,6 +424,11 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
 def _code_of(language: str) -> str:
     """The code of a language that was chosen, or typed as a name or code."""
     return code_of(language or "") or (language or "").strip().lower()
+
+
+def _is_private(code: str) -> bool:
+    """Whether it is a code for private use (RFC 5646, 2.2.1)."""
+    return code.startswith("x-") or (len(code) == 3 and "qaa" <= code.lower() <= "qtz")
 
 
 def _is_own(view: View) -> bool:

@@ -82,8 +82,10 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
     page.keyboard.press("Tab")
     expect(page.locator("#own-found")).not_to_contain_text("Ethiopic")
     expect(page.locator("#teach")).to_have_text("Train Swahili")
-    for typed, shown, button in (("ha", "Hausa (ha)", "Train Hausa"), ("german", "German (de)", "Train German"),
-                                 ("ta", "ta", "Train Tamil"), ("kore", "Korean (ko)", "Train Korean")):
+    for typed, shown, button in (
+            ("ha", "Hausa · Harshen Hausa (ha)", "Train Hausa"), ("german", "German · Deutsch (de)", "Train German"),
+            ("kn", "kn", "Train Kannada"), ("kore", "Korean · 한국어 (ko)", "Train Korean"),
+            ("አማ", "Amharic · አማርኛ (am)", "Train Amharic"), ("twi", "Twi (tw)", "Train Twi")):
         language.fill("")
         language.press_sequentially(typed)
         page.keyboard.press("Enter")
