@@ -48,6 +48,7 @@ def build(page: Page) -> None:
             page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
                                                           lambda state: report(page, state)), "data")
             long_audio.build(page, form, notice)
+            long_audio.build_typing(page)
             source, language = form.widget("source"), form.widget("language")
             listen_to_voice = _build_voice(page)
             page.on(upload.upload, lambda files, code, model: save_upload(page, files, code, model or "tiny"),

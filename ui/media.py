@@ -33,7 +33,8 @@ from core.workspace import Workspace
 from ui.live import workspace_mark
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
-PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
+PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples"),
+          "segments": ("audio",)}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
 COVERED, CURVES, LISTENING, PACKED, CLIPS = "covered", "curves", "listening", "archive", "clips"

@@ -315,3 +315,14 @@ document.addEventListener("beforeinput", (event) => {
   };
   new MutationObserver(rename).observe(document, {childList: true, subtree: true});
 })();
+
+/* Ctrl and space in the field of a clip's text play the clip again, so that the hands stay on the keyboard. */
+document.addEventListener("keydown", (event) => {
+  if (event.key !== " " || !event.ctrlKey || !event.target.closest || !event.target.closest("#typing-text")) return;
+  const sound = document.querySelector("#typing-clip audio");
+  if (!sound) return;
+  event.preventDefault();
+  const begin = /#t=([\d.]+)/.exec(sound.src);
+  sound.currentTime = begin ? Number(begin[1]) : 0;
+  sound.play().catch((error) => error.name !== "AbortError" && console.warn("not played", error));
+});
