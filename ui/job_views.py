@@ -190,9 +190,10 @@ def training_alarm(state: JobState) -> Html:
 
 def short_outcome(state: JobState) -> str:
     """The result of an ended job in a few words, such as "Hausa: no speech (20 of 20 sentences are silent)"."""
-    words = str((state.result or {}).get("learning_outcome", "")) if learning_of(state) else ""
-    if words.startswith("not measured"):
-        return "speaks, not measured: please listen" if state.verb == "train" else ""
+    outcome = learning_of(state)
+    words = str((state.result or {}).get("learning_outcome", "")) if outcome else ""
+    if outcome is Learning.NOT_MEASURED:
+        return f"{words or 'not measured'}: please listen"
     return words or STATUS_TITLES[state.status]
 
 
