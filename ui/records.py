@@ -121,14 +121,17 @@ def original_recording(workspace: Workspace, dataset: str, text: str) -> Origina
     return OriginalRecording(dataset, *found) if found else None
 
 
-@foreign.cached_by_file(4)
+@foreign.cached_by_file(2)
 def _recordings(manifest: Path) -> dict[str, tuple[str, str]]:
-    """Recording and speaker by text without case, marks and spaces; held-out clips first."""
+    """Recording and speaker by text without case, marks and spaces; of equal texts that of a held-out clip."""
     found: dict[str, tuple[str, str]] = {}
     with foreign.open_plain(manifest) as file:
-        clips = [clip for line in file if line.strip() and isinstance(clip := foreign.loads(line), dict)]
-    for clip in sorted(clips, key=lambda clip: clip.get("split") != "held_out"):
-        found.setdefault(_plain(str(clip.get("text", ""))), (str(clip.get("audio", "")), str(clip.get("speaker", ""))))
+        for line in file:
+            clip = foreign.loads(line) if line.strip() else None
+            if isinstance(clip, dict):
+                text = _plain(str(clip.get("text", "")))
+                if text not in found or clip.get("split") == "held_out":
+                    found[text] = str(clip.get("audio", "")), str(clip.get("speaker", ""))
     return found
 
 

@@ -151,7 +151,7 @@ def _with_recordings(source: str, rows: Sequence[SourceRow]) -> Iterator[list[So
 def _inside(audio: Path, archive: str) -> str:
     """The path of a recording below the folder into which its archive was unpacked, which is named like it."""
     parts = audio.parts
-    at = max(place for place, part in enumerate(parts) if part == archive)
+    at = parts.index(archive)
     return "/".join(parts[at + 1:])
 
 
