@@ -112,13 +112,14 @@ class OriginalRecording:
 
 
 def original_recording(workspace: Workspace, dataset: str, text: str) -> OriginalRecording | None:
-    """The recording of a sentence of a dataset; None if the dataset or the sentence is not there."""
+    """The recording of a sentence of a dataset; None if one of the three is not there."""
     path = workspace.datasets / dataset / "manifest.jsonl"
     try:
         found = _recordings(path).get(_plain(text)) if dataset else None
     except (OSError, ValueError):
         return None
-    return OriginalRecording(dataset, *found) if found else None
+    there = found is not None and (workspace.datasets / dataset / found[0]).is_file()
+    return OriginalRecording(dataset, *found) if found and there else None
 
 
 @foreign.cached_by_file(2)
