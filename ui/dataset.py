@@ -51,8 +51,8 @@ def build(page: Page) -> None:
             long_audio.build_typing(page)
             source, language = form.widget("source"), form.widget("language")
             listen_to_voice = _build_voice(page)
-            page.on(upload.upload, lambda files, code, model: save_upload(page, files, code, model or "tiny"),
-                    [upload, language, form.widget("model")], [notice, source, upload], files=True)
+            page.on(upload.upload, lambda *values: _take(page, *values), [upload, language, form.widget("model")],
+                    [notice, source, upload], files=True)
             for event in (source.submit, source.blur, language.submit, language.blur):
                 page.on(event, lambda text, code: [look(page, text, code)], [source, language], [notice])
             page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
@@ -113,11 +113,10 @@ def _build_recogniser(page: Page) -> None:
                                                                     "here."), "data")
 
 
-def save_upload(page: Page, files: Sequence[str] | str | None, language: str, model: str = "tiny") -> Sequence[object]:
+def save_upload(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
     """Save what was uploaded and make it the source: what was recognised, the path, and an update of the list.
 
-    A job then passes three clips through the codec and vocoder of `model`. Files that are refused stay in the list, as
-    their text or recording may be added to them.
+    Files that are refused stay in the list, as their text or recording may be added to them.
     """
     paths = [Path(path) for path in ([files] if isinstance(files, str) else files or ())]
     saved = str(source_preview.store_upload(page.workspace, paths))
@@ -126,8 +125,15 @@ def save_upload(page: Page, files: Sequence[str] | str | None, language: str, mo
     except UserError as error:
         return [job_views.fault(error.message, f"{error.hint} {_STAYS}".strip()), saved, gr.skip()]
     source_preview.forget_upload(paths)
-    uploads.start_reproduction(page, model, saved, language)
     return [shown, saved, None]
+
+
+def _take(page: Page, files: Sequence[str] | str | None, language: str, model: str | None) -> Sequence[object]:
+    """Save what was uploaded, and let a job pass three clips through the codec and vocoder of the model."""
+    shown, saved, remaining = save_upload(page, files, language)
+    if remaining is None:  # nothing was refused
+        uploads.start_reproduction(page, model or "tiny", str(saved), str(language or "").strip().lower())
+    return [shown, saved, remaining]
 
 
 def preview(source: str, language: str) -> Html:

@@ -366,7 +366,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
-        found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language), model or CATALOG[0].name)
+        found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
         if remaining is not None:  # refused
             return [found, gr.skip(), gr.skip(), saved, remaining]
         return [*look(str(saved), language, name, model), saved, remaining]
