@@ -299,8 +299,9 @@ def _row(run: str, row: SampleRow, shown: SampleSelection) -> Html:
             score, label = _score(sample.error, step, row.first)
             # Tab stops at the last step; the arrow keys go on from there
             # its name is the hidden words and what is seen; the arrow of a change is read by its title
-            cell = element("button", span("take-mark", aria_hidden="true"), span("unseen", f"Play step {step:,}, "), score, type="button", class_="hear",
-                           aria_pressed="false", data_sound=media.url("runs", run, sample.path),
+            cell = element("button", span("take-mark", aria_hidden="true"), span("unseen", f"Play step {step:,}, "),
+                           score, type="button", class_="hear", aria_pressed="false",
+                           data_sound=media.url("runs", run, sample.path),
                            tabindex=None if step == shown.steps[-1] else -1, title=label)
         cells.append(div(_cell_class(step, shown), cell, role="cell"))
     return div("takes-row", name, *cells, role="row")
