@@ -17,7 +17,6 @@ from core import compute
 from core.jobs.events import AudioGenerated, Plan, Progress, Result
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
-from core.library.catalog import family_of
 from core.library.reproduction import ReproductionMeasurements
 from core.sources.source_assessment import PlayedClip, sample_clips
 from core.speech import clips, measures
@@ -34,8 +33,8 @@ _LONGEST_S = 12.0  # of a clip that is used; longer ones are cut
 
 def run(options: ResynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write each clip as it is and as the model reproduces it; returns similarity, naturalness and the outcome."""
-    base_model = model_info.base_of(workspace, options.model)
-    folder, chosen = workspace.model(base_model), family(family_of(workspace, base_model))
+    base_model, family_name, folder = model_info.base_files(workspace, options.model)
+    chosen = family(family_name)
     (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
 
     with stage(reporter, "read"), TemporaryDirectory() as temporary:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.languages import language_name
-from config.schema import DownloadOptions, ResynthesizeOptions
+from config.schema import ResynthesizeOptions
 from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
 from core.library import model_info
@@ -157,16 +157,13 @@ def can_reproduce_now(workspace: Workspace, model: str) -> bool:
 
 
 def start_reproduction(page: Page, model: str, source: str = "", language: str = "", dataset: str = "") -> None:
-    """Queue the measurement of a voice through a model, which is brought in first if it ships with the app."""
+    """Queue the measurement of a voice through a model, once for each source or dataset."""
     if not can_reproduce_now(page.workspace, model):
         return
     view = View("", {}, tuple(page.live.board.states()))
     state = newest_reproduction(view, model, source, dataset)
     if state is not None and (state.alive or state.status == "finished"):
         return
-    downloading = any(one.verb == "download" and one.job.settings.get("model") == model for one in view.alive)
-    if ":" not in model and model not in page.workspace.list_models() and not downloading:
-        page.start("download", DownloadOptions(model=model))
     page.start("resynthesize", ResynthesizeOptions(source=source, dataset=dataset, language=language, model=model))
 
 

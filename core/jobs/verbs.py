@@ -94,7 +94,7 @@ VERBS: Mapping[str, Verb] = {
     "resynthesize": Verb(
         "Hear the voice through the model", "core.resynthesize", ResynthesizeOptions, "data",
         "--source recordings.zip --model tiny",
-        needs={"source": "source", "dataset": "dataset", "model": "model"}),
+        needs={"source": "source", "dataset": "dataset"}),
     "recogniser": Verb(
         "Train recogniser", "core.recogniser", RecogniserOptions, "data",
         "--dataset my-voice", needs={"dataset": "dataset"}),

@@ -239,6 +239,15 @@ def _front_end_languages(path: Path) -> tuple[str, ...]:
     return tuple(sorted(codes, key=lambda code: (code in base, code)))
 
 
+def base_files(workspace: Workspace, model: str) -> tuple[str, str, Path]:
+    """Name, family and folder of a base model; the shipped files of one that is included and not in the workspace."""
+    shipped = next((entry for entry in catalog.CATALOG if entry.name == model and not entry.variants), None)
+    if shipped is not None and model not in workspace.list_models():
+        return model, shipped.name, catalog.pack_folder(shipped.name)
+    name = base_of(workspace, model)
+    return name, catalog.family_of(workspace, name), workspace.model(name)
+
+
 def front_end_of(model: ModelReference) -> FrontEnd:
     """The text front-end of a model, which is read once; `UserError` if it cannot be read."""
     return _front_end((model.folder if model.kind == "base" else model.folder / records.FRONT_END) / SETTINGS_FILE)

@@ -96,6 +96,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case ResynthesizeOptions() if bool(options.source) == bool(options.dataset):
             raise UserError("Give a source or a dataset: one of the two.",
                             "Give --source PATH for recordings that are not prepared, else --dataset NAME.")
+        case ResynthesizeOptions():
+            model_info.base_files(workspace, options.model)  # which must be there, or ship with the app
         case EvaluateOptions() if not options.models:
             raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
         case ListeningTestOptions():

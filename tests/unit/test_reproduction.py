@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from config.schema import DownloadOptions, ResynthesizeOptions
-from core import download, resynthesize
+from config.schema import ResynthesizeOptions
+from core import resynthesize
 from core.jobs.events import AudioGenerated
 from core.library.reproduction import Reproduction, ReproductionMeasurements
 from core.submission.requirements import check_requirements
@@ -47,12 +47,14 @@ def test_one_place_is_needed(tmp_path: Path) -> None:
     for options in (ResynthesizeOptions(), ResynthesizeOptions(source="demo", dataset="mine")):
         with pytest.raises(UserError, match="one of the two"):
             check_requirements(workspace, "resynthesize", options)
+    with pytest.raises(UserError, match="missing"):
+        check_requirements(workspace, "resynthesize", ResynthesizeOptions(source="demo", model="missing"))
+    assert check_requirements(workspace, "resynthesize", ResynthesizeOptions(source="demo", language="am")) == ()
 
 
 def test_the_built_in_model_reproduces_its_own_voices(tmp_path: Path) -> None:
     workspace = Workspace.open(tmp_path)
     reporter = Listener(workspace.path / "runs" / "job")
-    download.run(DownloadOptions(model="tiny", probe=False), workspace, reporter)
     result = resynthesize.run(ResynthesizeOptions(source="demo", language="am", device="cpu"), workspace, reporter)
     assert result["reproduction"] == "reproduced"
     sounds = [event for event in reporter.events if isinstance(event, AudioGenerated)]
