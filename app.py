@@ -161,6 +161,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
     gc.disable()  # a start keeps nearly all that it builds, and looking through it took 0.4 of 2.8 s on two cores
     import_gradio()
     from ui import layout, media, web_surface
+    from ui.uploads import EXAMPLES
 
     workspace = board.workspace
 
@@ -180,7 +181,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         left = [one.seconds_left() for one in (restart, idle) if one]
         return (len(findings), *(None if seconds is None else int(seconds) for seconds in left))
 
-    guarded = web_surface.GuardedApp(access, media.routes(workspace, announced, board), uploads,
+    guarded = web_surface.GuardedApp(access, media.routes(workspace, announced, board, EXAMPLES), uploads,
                                      None if given.max_upload is None else int(given.max_upload * 1e9))
     try:
         with direct_connections(proxied=given.share):

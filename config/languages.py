@@ -6,6 +6,7 @@ The data is the BCP 47 registry (https://www.iana.org/assignments/language-subta
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,24 @@ NAMES: Mapping[str, str] = {
 }
 """The app's names of common languages; others have the registry's name."""
 
+NATIVE_NAMES: Mapping[str, tuple[str, ...]] = {
+    "af": ("Afrikaans",), "ak": ("Akan",), "am": ("አማርኛ",), "ar": ("العربية",), "bm": ("Bamanankan",), "bn": ("বাংলা",),
+    "da": ("Dansk",), "de": ("Deutsch",), "ee": ("Eʋegbe",), "el": ("Ελληνικά",), "es": ("Español",), "fa": ("فارسی",),
+    "ff": ("Fulfulde", "Pulaar"), "fi": ("Suomi",), "fr": ("Français",), "gez": ("ግዕዝ",), "gu": ("ગુજરાતી",),
+    "ha": ("Harshen Hausa",), "he": ("עברית",), "hi": ("हिन्दी",), "ig": ("Asụsụ Igbo",), "id": ("Bahasa Indonesia",),
+    "it": ("Italiano",), "ja": ("日本語",), "ki": ("Gĩkũyũ",), "km": ("ខ្មែរ",), "kg": ("Kikongo",), "ko": ("한국어",),
+    "lg": ("Luganda", "Oluganda"), "ln": ("Lingála",), "luo": ("Dholuo",), "mdw": ("Embosi", "Mboshi"),
+    "mg": ("Malagasy",), "mr": ("मराठी",), "ms": ("Bahasa Melayu",), "my": ("မြန်မာ",), "ne": ("नेपाली",),
+    "nl": ("Nederlands",), "no": ("Norsk",), "ny": ("Chichewa", "Chinyanja"), "om": ("Afaan Oromoo",), "pa": ("ਪੰਜਾਬੀ",),
+    "pl": ("Polski",), "pt": ("Português",), "rn": ("Ikirundi",), "ru": ("Русский",), "rw": ("Ikinyarwanda",),
+    "sid": ("Sidaamu Afo", "Sidama"), "sn": ("chiShona",), "so": ("Soomaali", "Af-Soomaali"), "st": ("Sesotho",),
+    "sv": ("Svenska",), "sw": ("Kiswahili",), "ta": ("தமிழ்",), "te": ("తెలుగు",), "th": ("ไทย",), "ti": ("ትግርኛ",),
+    "tig": ("ትግሬ",), "tn": ("Setswana",), "tr": ("Türkçe",), "ts": ("Xitsonga",), "tw": ("Twi",), "uk": ("Українська",),
+    "umb": ("Umbundu",), "ur": ("اردو",), "ve": ("Tshivenḓa",), "vi": ("Tiếng Việt",), "wal": ("Wolayttattuwa",),
+    "wo": ("Wolof",), "xh": ("isiXhosa",), "yo": ("Èdè Yorùbá",), "zh": ("中文",), "zu": ("isiZulu",),
+}
+"""Names that speakers give their languages, and other spellings that the registry lacks."""
+_ALIKE_NAMES = 75.0  # of 100, by rapidfuzz's ratio
 _NEAR = 5  # suggestions for an unknown code
 _SEVERAL_SCRIPTS = {"Hans": ("Hani", "Bopo"), "Hant": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"),
                     "Kore": ("Hang", "Hani")}  # codes of ISO 15924 that stand for several scripts
@@ -48,15 +67,53 @@ def language_name(code: str) -> str:
 
 
 def code_of(language: str) -> str:
-    """The code of a language that was given by its code or its English name; empty if it is neither.
+    """The code of a language that was given by its code, its English or its own name; empty if it is none of them.
 
     A code means itself, even if it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
     """
-    name = language.strip().lower()
-    if name in NAMES or name in _registry():
-        return name
-    usual = next((code for code, title in NAMES.items() if title.lower() == name), "")
-    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == name), "")
+    wanted = language.strip().lower()
+    if wanted in NAMES or wanted in _registry():
+        return wanted
+    usual = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
+    usual = usual or next((code for code, names in NATIVE_NAMES.items() if wanted in map(str.lower, names)), "")
+    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
+
+
+def language_title(code: str) -> str:
+    """Such as "Amharic · አማርኛ (am)"."""
+    names = dict.fromkeys([language_name(code), *NATIVE_NAMES.get(code, ())])
+    return f"{' · '.join(names)} ({code})"
+
+
+def find_languages(text: str, most: int = 8) -> list[str]:
+    """Codes of the languages of ISO 639 whose code or one of whose names is like `text`, the most alike first."""
+    from rapidfuzz import fuzz
+
+    wanted = _plain(text)
+    if len(wanted) < 2:
+        return []
+    found: dict[str, float] = {}
+    for code, names in _plain_names().items():
+        likeness = 101.0 if wanted in (code, *names) else 0.0
+        for name in names if not likeness else ():
+            likeness = max(likeness, 99.0 if name.startswith(wanted) else 90.0 if f" {wanted}" in name else
+                           fuzz.ratio(wanted, name, score_cutoff=_ALIKE_NAMES))
+        if likeness:
+            found[code] = likeness
+    return sorted(found, key=lambda code: (-found[code], code not in NAMES, code not in NATIVE_NAMES, len(code), code)
+                  )[:most]
+
+
+@cache
+def _plain_names() -> Mapping[str, tuple[str, ...]]:
+    """The names of each language without accents and case; codes that another one replaces are left out."""
+    return {code: tuple(map(_plain, (entry.name, language_name(code), *NATIVE_NAMES.get(code, ()))))
+            for code, entry in _registry().items() if not entry.usual}
+
+
+def _plain(text: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", text.strip().casefold())
+    return "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
 
 
 def same_language(language: str, other: str) -> bool:

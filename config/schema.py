@@ -414,6 +414,17 @@ class PrepareOptions(Options):
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
 
 
+class ResynthesizeOptions(Options):
+    """Pass recordings through a model's codec and vocoder: the best that the model can ever sound in this voice."""
+
+    source: Annotated[str, _or_nothing(_source), PathOption()] = Field("", title="Source", description="Path of a folder, file or archive of recordings with their texts, or `demo`; empty for a prepared dataset.")
+    dataset: NameOrNothing = Field("", title="Dataset", description="A prepared dataset, used instead of a source.")
+    language: LanguageOrNothing = Field("", title="Language", description="Language code of the speech, such as `sw`; needed for `demo` only.")
+    model: ModelName = Field("tiny", title="Model", description="Base model whose codec and vocoder are used.")
+    clips: int = Field(3, ge=1, le=20, title="Clips", description="Number of clips, all of one speaker. One clip has no similarity: it needs others of its speaker.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
 class RecogniserOptions(Options):
     """Train a recogniser (ASR) on a dataset: it measures speech in its language where no other recogniser can."""
 

@@ -51,7 +51,7 @@ from data.acoustics import audio
 from data.clip_findings import ClipLimits
 from data.durable_files import check_no_link_out, write_json
 from data.front_end import probe_sentences
-from data.measures import clipped_share
+from data.measures import LEAST_VOICE, clipped_share, voice_power
 from models.base import Extractor, Vocoder, Voice
 
 ROMANISED = "+romanised"
@@ -61,6 +61,9 @@ _BATCH = 8  # texts generated together
 _NAMED_SENTENCES = 5  # in a warning
 _CLIPS = "clips.jsonl"  # in the job's folder: what was synthesized, a clip a line
 _TESTED = ("cer", "wer", "similarity", "naturalness", "mcd")
+_OF_SPEECH = ("naturalness", "similarity", "family_similarity", "rate", "rate_ratio", "f0_range", "f0_range_ratio",
+              "mcd", "long_silence")
+"""Metrics that say nothing of a clip without speech."""
 _SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus")
 
 
@@ -576,6 +579,10 @@ class _Measurer:
         values["clipping"] = (float(own["clipped"] > ClipLimits().clipped_share), 1.0)
         duration_s = len(waveform) / rate
         if clip.synthesis_s is not None:
+            silent = voice_power(audio.to_numpy(waveform), rate) < LEAST_VOICE
+            if silent:  # they would be values of silence: Distill-MOS gives it about 2 of 5
+                values = {name: value for name, value in values.items() if name not in _OF_SPEECH}
+            values["no_speech"] = (float(silent), 1.0)
             values["missing_stop"] = (float(clip.finish_reason != "stop"), 1.0)
             values["real_time_factor"] = (clip.synthesis_s, duration_s)
         cached.update(own)

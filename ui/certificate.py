@@ -161,12 +161,12 @@ def certificate_view(proof: Certificate) -> Html:
     """Result, error rates by language, checks with hashes, and the run."""
     failed = proof.failed()
     counted = [check for check in proof.checks if check.result in ("passed", "failed")]
-    new, measured = _new_language_line(proof)
+    new = _new_language_line(proof)
     if not counted:
         banner = job_views.fault("No checks were made.", "A certificate without checks proves nothing. Train again.")
     elif failed:
         banner = div("verdict bad", element("strong", f"{len(failed)} of {len(counted)} checks failed"),
-                     paragraph("The failed checks are marked red."), paragraph(new))
+                     paragraph("The failed checks are marked red."))
     else:
         # in scope `full` the drift of base languages is measured, not excluded
         logits = next((check.result for check in proof.checks if check.name == "base_logits"), "not proven")
@@ -185,52 +185,60 @@ def certificate_view(proof: Certificate) -> Html:
             yet = " yet" if missing == ["error rates"] else ""
             tone, headline = "unsure", (f"Not proven{yet}: {' and '.join(missing)}. The other {len(counted)} checks "
                                         "passed")
-        if proof.complete and not measured:
-            tone, headline = "unsure", f"{headline}, new language not measured"
         compared = told.get(
             logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")
         if logits in told and languages:
             compared = f"{compared} Of others nothing was compared ({languages})."
         if proof.base_files == "unknown":
             tone, headline = "unsure", f"{headline}, unknown base"
-        banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared), paragraph(new),
+        banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared),
                      paragraph(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.") if proof.base_note else NOTHING)
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                              ("Base model", proof.model), ("Base files", proof.base_files),
                              ("Created", job_views.clock(proof.created))])
     if proof.preservation.bad and not failed:
         banner = div("verdict bad", element("strong", f"Old languages: {proof.describe_preservation()}"),
-                     paragraph(headline), paragraph(new))
-    return join((paragraph("Old languages", class_="small"), banner, paragraph("New language", class_="small"),
-                 job_views.learning_view(proof.learning_report), _errors(proof.errors), element("h3", "Checks"),
+                     paragraph(headline))
+    halves = div("halves", element("section", element("h2", "Old languages"), banner, class_="half old"),
+                 element("section", element("h2", "New language"), job_views.learning_view(proof.learning_report),
+                         paragraph(new), class_="half new"))
+    return join((halves, _errors(proof.errors), element("h2", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
 
 
-def _new_language_line(proof: Certificate) -> tuple[str, bool]:
-    """What is known of the new languages after how many steps, and whether all of them were measured."""
+def _new_language_line(proof: Certificate) -> str:
+    """What is known of the new languages after how many steps."""
     errors = {error.language: error for error in proof.errors if error.new}
-    facts, measured = list[str](), bool(errors)
+    facts = list[str]()
     for code in proof.new_languages or tuple(errors):
         error, name = errors.get(code), job_views.language_name(code)
         if error is None or error.after is None:
-            measured = False
             facts.append(f"{name} was not measured")
         else:
             before = f", {error.before:.1%} before" if error.before is not None else ""
             facts.append(f"{name}: CER {error.after:.1%} in {pluralize(error.sentences, 'sentence')}{before}")
     said = "; ".join(facts) or "No new language was measured"
     trained = f" Trained for {pluralize(proof.step, 'step')}." if proof.step else ""  # elsewhere, if it was restored
-    return f"{said}.{trained}", measured
+    return f"{said}.{trained}"
 
 
 def _check(check: CertificateCheck) -> Html:
     tone, mark = _TONES[check.result]
     return div(f"check {tone}", span("mark", mark), div(
         "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.result)),
-        paragraph(check.what),
+        paragraph(check.what), _values(check)))
+
+
+_LONG_VALUE = 40  # characters; a hash has 64
+
+
+def _values(check: CertificateCheck) -> Html:
+    """What was expected and found; folded where it is a hash."""
+    values = join((
         div("hashes", span("small", "before "), element("code", check.expected)) if check.expected else NOTHING,
-        div("hashes", span("small", "after "), element("code", check.actual)),
-    ))
+        div("hashes", span("small", "after "), element("code", check.actual))))
+    is_hash = any(len(word) > _LONG_VALUE for word in f"{check.expected} {check.actual}".split())
+    return element("details", element("summary", "Hashes"), values) if is_hash else values
 
 
 def _errors(rows: Sequence[LanguageCER]) -> Html:
@@ -249,7 +257,7 @@ def _errors(rows: Sequence[LanguageCER]) -> Html:
                           "were held out; on other sentences it can be higher.", class_="small") if codes else NOTHING
     own = [paragraph(f"{job_views.language_name(row.language)}: measured by {row.measured_by}. It was made with this "
                      "dataset, so it is not an independent judge.", class_="small") for row in rows if row.measured_by]
-    return join((element("h3", "Character error rate (CER)"), sheet, *own, selection, new))
+    return join((element("h2", "Character error rate (CER)"), sheet, *own, selection, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:
@@ -307,7 +315,11 @@ def _export(page: Page, reference: str, name: str, override: Sequence[str] | Non
 
 def _last_export(view: View) -> Html:
     state = view.newest("export")
-    return join((job_views.job_card(state), exported_view(state.result))) if state else NOTHING
+    if state is None:
+        return NOTHING
+    bad = div("notice bad", element("strong", f"This export is bad: {job_views.short_outcome(state)}."),
+              role="alert") if job_views.learned_nothing(state) else NOTHING
+    return join((job_views.job_card(state), bad, exported_view(state.result)))
 
 
 def exported_view(result: Result | None) -> Html:

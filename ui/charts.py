@@ -77,7 +77,7 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     drawn = [one for one in few if one.points]
     named = [one for one in drawn if one.style != "faint"]
     legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name) for one in named))
-    caption = div("chart-head", element("h4", title), legend)
+    caption = div("chart-head", element("h2", title), legend)
     if not drawn:
         return div("chart", caption, div("plot empty", "Nothing measured yet."))
     box = _box(drawn, x_most, None if y_log else y_low, y_log)
@@ -202,7 +202,7 @@ def histogram(one: Histogram) -> Html:
     """A histogram with the median."""
     drawn = sum(one.counts)
     if not drawn:
-        return div("chart", div("chart-head", element("h4", one.title)),
+        return div("chart", div("chart-head", element("h2", one.title)),
                    paragraph(f"None of {one.among:,} clips.", class_="small"))
     step = (one.high - one.low) / len(one.counts)
     digits = max(0, -math.floor(math.log10(step)))  # that tell one edge from the next
@@ -216,7 +216,7 @@ def histogram(one: Histogram) -> Html:
               for value, name in zip(marks, tick_labels(marks), strict=True)]
     of = f"{drawn:,} of {one.among:,} clips; " if one.among else ""
     head = div("legend", span("key", f"{of}median {_short(one.median)} {one.unit}"))
-    return div("chart", div("chart-head", element("h4", one.title), head),
+    return div("chart", div("chart-head", element("h2", one.title), head),
                _bars(one.title, one.counts, titles, median), div("x-labels", *labels, aria_hidden="true"))
 
 
@@ -228,7 +228,7 @@ def character_chart(found: Sequence[tuple[str, int]]) -> Html:
     titles = [f"{name}: {count:,} times" for name, count in found]
     names = [span("x-label", name, style=f"left:{(at + 0.5) / len(found):.2%}", title=title)
              for at, ((name, _), title) in enumerate(zip(found, titles, strict=True))]
-    return div("chart wide", div("chart-head", element("h4", "Characters"),
+    return div("chart wide", div("chart-head", element("h2", "Characters"),
                                  div("legend", span("key", f"the {len(found)} most frequent, after text rules"))),
                _bars("Characters", counts, titles), div("x-labels letters", *names, aria_hidden="true"))
 
@@ -242,7 +242,7 @@ def rarest_characters(found: Sequence[tuple[str, int]]) -> Html:
     about = f"{many}{few} characters occur fewer than {LEARNABLE} times: too rare to learn"
     marks = [span("badge bad" if count < LEARNABLE else "badge", f"{name} {count:,}",
                   title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in found]
-    return div("chart wide", div("chart-head", element("h4", "Rarest characters"), div("legend", span("key", about))),
+    return div("chart wide", div("chart-head", element("h2", "Rarest characters"), div("legend", span("key", about))),
                div("rare", *marks))
 
 

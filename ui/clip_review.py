@@ -34,7 +34,7 @@ _BEHIND_ALL = 10**9  # pages
 
 def build(page: Page) -> None:
     """Lay out the part of the tab."""
-    gr.HTML(div("lead", element("h3", "Review"), paragraph(
+    gr.HTML(div("lead", element("h2", "Review"), paragraph(
         "Clips with findings, worst first. Decisions are saved at once and applied when you save a new version; the "
         "old version stays.")))
     with gr.Row(elem_classes="grid"):
@@ -63,8 +63,8 @@ def build(page: Page) -> None:
         page.live.watch(f"review.{field}", widget)
     for component, render in ((kind, _kinds), (spread, _spread), (found, _findings), (table, _table)):
         page.live.panel(component, partial(render, page), TAB)
-    page.live.panel(dataset, lambda view: choice_update(
-        page.workspace.list_datasets(), view.values["review.dataset"]), TAB)
+    page.live.panel(dataset, lambda view: choice_update(there := page.workspace.list_datasets(), view.follow(
+        "review.dataset", view.values["review.dataset"], there, verb_form.newest_made(view, "dataset"))), TAB)
     page.live.panel(model, lambda view: choice_update(page.workspace.list_models(), view.values["review.model"]), TAB)
     last = verb_form.last_job_view("revise", "")
     page.live.panel(saved, lambda view: last(view) if view.newest("revise") else NOTHING, TAB)
@@ -317,6 +317,6 @@ def speakers_view(found: SpeakerSummary) -> Html:
     others = found.alone - len(found.some_alone)
     alone = (f"{who} a single clip, so no other clip can be its prompt: "
              f"{', '.join(one.name for one in found.some_alone)}{f' and {others:,} more' if others > 0 else ''}.")
-    return join((element("h4", f"{found.count:,} speaker{'s' if found.count != 1 else ''}"), largest,
+    return join((element("h2", f"{found.count:,} speaker{'s' if found.count != 1 else ''}"), largest,
                  paragraph(f"{more:,} more with less speech.", class_="small") if more else NOTHING,
                  paragraph(alone, class_="small") if found.alone else NOTHING))

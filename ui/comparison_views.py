@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,11 +66,12 @@ def open_question(state: JobState, voted: frozenset[int]) -> int | None:
 
 
 def comparison(state: JobState, originals: Mapping[str, float], blind: bool = False,
-               voted: frozenset[int] = frozenset()) -> Html:
+               voted: frozenset[int] = frozenset(), recording: Callable[[str], str] = lambda text: "") -> Html:
     """All clips of a job, both sides beside each other; those to come are shown as such.
 
-    In a `blind` comparison only the sides of the clips in `voted` are named. It ends with the clip to vote on: a vote
-    counts for that one, and the buttons are below it.
+    `recording`: the address of the original recording of a text, or "". In a `blind` comparison only the sides of the
+    clips in `voted` are named. It ends with the clip to vote on: a vote counts for that one, and the buttons are below
+    it.
     """
     made = clips(state)
     count = max(len(texts_of(state)), len(made))
@@ -80,8 +81,8 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     if blind and (current := _clip_to_vote_on(state, count, voted)) is not None:
         shown = range(current + 1)[-_SHOWN:]
         more = f"Clip {current + 1} of {count}. The next one appears after your vote." if current + 1 < count else ""
-    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised)
-             for index in shown]
+    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised,
+                   recording) for index in shown]
     return join((paragraph(more, class_="small") if more else NOTHING, *pairs))
 
 
@@ -123,7 +124,7 @@ def _base_reads_otherwise(sides: Mapping[str, AudioGenerated]) -> bool:
 
 
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
-          blind: bool, explained: bool) -> Html:
+          blind: bool, explained: bool, recording: Callable[[str], str] = lambda text: "") -> Html:
     """Both sides of a text; `explained`: with the sentence that tells its "before" from that of the certificate."""
     first = next(iter(sides.values()), None)
     language, text = (first.language, first.text) if first else texts_of(state)[index]
@@ -135,14 +136,25 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], orig
     order = blind_order(state.id, index) if hidden else names
     cards = [_side(state, side, index, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
              for letter, side in zip("AB", order, strict=False)]
+    if not hidden and (address := recording(text)):
+        cards.insert(0, div("side", div("side-head", element("strong", "Original recording")),
+                            player(address, "Original recording"), waveform(address)))
+    keys = paragraph("Keys after a click on a player: ", element("kbd", "a"), " the next one at the same place, ",
+                     *(element("kbd", str(number)) for number in range(1, len(cards) + 1)), " one of them, ",
+                     element("kbd", "space"), " play or pause.", class_="small keys") if len(cards) > 1 else NOTHING
     notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
     return div(
         "pair", div("said", span("badge", job_views.language_name(language)),
                     element("blockquote", shortened(text), lang=language),
                     *(span("small note", shortened(note, 500)) for note in notes),
                     span("small note", ROMANISED_BASELINE) if explained and notes else NOTHING),
-        div("sides", *cards), data_index=index,
+        div("sides", *cards), keys, data_index=index,
     )
+
+
+def waveform(address: str) -> Html:
+    """A place for the waveform of a sound, which the page's script draws when it comes into sight."""
+    return div("wave", span("wave-at"), title="Click to play from here", data_wave=address)
 
 
 def length_notice(text: str, states: Sequence[JobState]) -> Html:
@@ -193,8 +205,9 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
         silent = paragraph(span("badge bad", "no speech"), " Only silence where the sentence should begin.",
                            class_="small")
     later = paragraph("The score appears after your vote.", class_="small")
-    return div("side", head, player(address(clip.path), label), picture, silent, paragraph(length, class_="small"),
-               later if hidden_as else _score(clip, original), data_clip="" if hidden_as else place)
+    return div("side", head, player(address(clip.path), label), waveform(address(clip.path)), picture, silent,
+               paragraph(length, class_="small"), later if hidden_as else _score(clip, original),
+               data_clip="" if hidden_as else place)
 
 
 def _score(clip: AudioGenerated, original: float | None) -> Html:
@@ -219,7 +232,7 @@ def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:
         return NOTHING
     rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
             for code in sorted({code for code, _ in counted})]
-    return div("card", element("h4", f"Blind votes: {base} and {finetuned}"),
+    return div("card", element("h2", f"Blind votes: {base} and {finetuned}"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
 
 

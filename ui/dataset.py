@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gradio as gr
@@ -15,7 +15,7 @@ from core.library import dataset_recognisers
 from core.sources import source_preview
 from core.sources.source_preview import ValidationReport
 from core.text import text_rules
-from ui import clip_review, job_views, long_audio, records, verb_form
+from ui import clip_review, job_views, long_audio, records, uploads, verb_form
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table, with_code
 from ui.page import Page
@@ -39,6 +39,7 @@ def build(page: Page) -> None:
             verb_form.build_prerequisites(page, "prepare", "data", choices)
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload an archive or several files")
+            gr.HTML(uploads.format_help())
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
             form, start = verb_form.build_verb_form(
                 page, "prepare", "Prepare dataset", choices=choices, defaults={"source": ""},
@@ -47,11 +48,13 @@ def build(page: Page) -> None:
             page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
                                                           lambda state: report(page, state)), "data")
             long_audio.build(page, form, notice)
+            long_audio.build_typing(page)
             source, language = form.widget("source"), form.widget("language")
-            page.on(upload.upload, lambda files, code: save_upload(page, files, code), [upload, language],
+            listen_to_voice = _build_voice(page)
+            page.on(upload.upload, lambda *values: _take(page, *values), [upload, language, form.widget("model")],
                     [notice, source, upload], files=True)
             for event in (source.submit, source.blur, language.submit, language.blur):
-                page.on(event, lambda text, code: [preview(text, code)], [source, language], [notice])
+                page.on(event, lambda text, code: [look(page, text, code)], [source, language], [notice])
             page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
             _build_recogniser(page)
         with gr.Column(scale=2, min_width=300):
@@ -59,6 +62,41 @@ def build(page: Page) -> None:
             listing = gr.HTML()
             page.live.panel(listing, lambda view: dataset_list(page, view), "data")
     clip_review.build(page)
+    listen_to_voice()
+
+
+def look(page: Page, source: str, language: str) -> Html:
+    """The assessment of the source, and its detected format."""
+    source, language = str(source or "").strip(), str(language or "").strip().lower()
+    shown = preview(source, language)  # raises what is wrong with it
+    return join((uploads.assessment_view(page.workspace, source, language), shown))
+
+
+def _build_voice(page: Page) -> Callable[[], None]:
+    """The voice of the source, or of the reviewed dataset, through the chosen model; a function that adds the listener.
+    """
+    button = gr.Button("Hear this voice through the model", size="md", elem_id="prepare-hear")
+    notice = gr.HTML(elem_classes="notices")
+    heard = gr.HTML(elem_id="prepare-voice")
+
+    def newest(view: View) -> JobState | None:
+        model, source = view.values["prepare.model"], view.values["prepare.source"].strip()
+        return uploads.newest_reproduction(view, model, source, "" if source else view.values["review.dataset"])
+
+    def start(source: str | None, language: str | None, model: str | None, dataset: str | None) -> Sequence[object]:
+        source = (source or "").strip()
+        if not source and not dataset:
+            raise UserError("There are no recordings yet.", "Upload some, or give a path as the source.")
+        uploads.start_reproduction(page, model or "tiny", source, (language or "").strip().lower(),
+                                   "" if source else dataset or "")
+        return [NOTHING]
+
+    def listen() -> None:
+        names = ("prepare.source", "prepare.language", "prepare.model", "review.dataset")
+        page.on(button.click, start, [page.live.watched[name] for name in names], [notice])
+
+    page.live.panel(heard, lambda view: uploads.reproduction_view(newest(view)), "data")
+    return listen
 
 
 def _build_recogniser(page: Page) -> None:
@@ -83,11 +121,19 @@ def save_upload(page: Page, files: Sequence[str] | str | None, language: str) ->
     paths = [Path(path) for path in ([files] if isinstance(files, str) else files or ())]
     saved = str(source_preview.store_upload(page.workspace, paths))
     try:
-        shown = preview(saved, language)
+        shown = join((uploads.assessment_view(page.workspace, saved, language), preview(saved, language)))
     except UserError as error:
         return [job_views.fault(error.message, f"{error.hint} {_STAYS}".strip()), saved, gr.skip()]
     source_preview.forget_upload(paths)
     return [shown, saved, None]
+
+
+def _take(page: Page, files: Sequence[str] | str | None, language: str, model: str | None) -> Sequence[object]:
+    """Save what was uploaded, and let a job pass three clips through the codec and vocoder of the model."""
+    shown, saved, remaining = save_upload(page, files, language)
+    if remaining is None:  # nothing was refused
+        uploads.start_reproduction(page, model or "tiny", str(saved), str(language or "").strip().lower())
+    return [shown, saved, remaining]
 
 
 def preview(source: str, language: str) -> Html:

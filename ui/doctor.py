@@ -86,7 +86,7 @@ def _build_restore(page: Page) -> None:
     """The form that restores base rows, shown where only rows were damaged."""
     fields = DoctorOptions.model_fields
     with gr.Column(visible=False, elem_classes="card", elem_id="restoring") as offer:
-        gr.HTML(join((element("h3", "Restore the base rows"), paragraph(
+        gr.HTML(join((element("h2", "Restore the base rows"), paragraph(
             "Writes an export with all tensors of the base and the new rows of this checkpoint. Base languages use the "
             "base tokenizer, the new language the checkpoint's. Compare the export on Listen.",
             class_="small"))))
@@ -183,7 +183,7 @@ def assessment_view(found: Diagnosis) -> Html:
 def details_view(found: Diagnosis) -> Html:
     """Findings, the change of each layer, and the tensors, largest change first."""
     findings = element("ul", *(element("li", sentence) for sentence in found.assessment.sentences), class_="findings")
-    return join((element("h3", "Findings"), findings, _plot(found.findings), _table(found.findings)))
+    return join((element("h2", "Findings"), findings, _plot(found.findings), _table(found.findings)))
 
 
 def _plot(findings: Sequence[TensorFinding]) -> Html:
@@ -212,7 +212,7 @@ def _table(findings: Sequence[TensorFinding]) -> Html:
 
     folded = [element("details", element("summary", f"{len(some)} {what}"), sheet(some)) for some, what in (
         (rest, "more changed"), (rounded, "equal except rounding"), (equal, "bit-identical")) if some]
-    return join((element("h3", "Tensors by size of change"),
+    return join((element("h2", "Tensors by size of change"),
                  sheet(shown) if shown else paragraph("No tensor changed.", class_="small"), *folded))
 
 

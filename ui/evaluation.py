@@ -27,7 +27,8 @@ from core.library.evaluation_report import (
     show,
     show_test,
 )
-from ui import job_views, media, verb_form, voice_settings
+from core.library.learning import describe_report
+from ui import job_views, media, records, verb_form, voice_settings
 from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
@@ -190,8 +191,24 @@ def last_view(view: View) -> Html:
         return job_views.empty("The report appears here: a table for each language, differences, and the worst clips.")
     parts = [job_views.job_card(state)] if state.status != "finished" else []
     if (state.job.directory / evaluation_report.JSON).is_file():
-        parts.append(report_view(state, evaluation_report.read(state.job.directory)))
+        report = evaluation_report.read(state.job.directory)
+        parts += [outcomes_view(view, report), report_view(state, report)]
     return join(parts)
+
+
+def outcomes_view(view: View, report: EvaluationReport) -> Html:
+    """What the training of each evaluated model taught: no metric of a silent model says that it is silent."""
+    shown = []
+    for model in report.models:
+        run = view.job(model.run) if model.run else None
+        if run is None or model.step is None:
+            continue
+        found = records.learning_report(run, model.step)
+        tone = "bad" if found.learning.bad else "info"
+        shown.append(div(f"notice {tone}", element("strong", f"{model.name}: {describe_report(found)}."),
+                         paragraph("The other values of this model say little: most of them are of silence or noise.")
+                         if found.learning.bad else NOTHING, role="alert" if found.learning.bad else "status"))
+    return join(shown)
 
 
 def report_view(state: JobState, report: EvaluationReport) -> Html:
@@ -224,7 +241,8 @@ def _cell(report: EvaluationReport, name: str, language: str, metric: str, names
              if metric in report.estimates[other][language]}
     if name not in found:
         return span("small", "–")
-    return join((span("estimate", show(metric, found[name])),
+    tone = "estimate badge bad" if metric == "no_speech" and found[name].value > 0 else "estimate"
+    return join((span(tone, show(metric, found[name])),
                  Html(interval_bar(metric, found[name], list(found.values())))))
 
 

@@ -137,7 +137,7 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
     by_name = {entry.name: entry for entry in entries(model, leave_out)}
     shown = [by_name[name] for name in (first or by_name)]
     with gr.Row(elem_classes="grid"):
-        widgets = {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in shown}
+        widgets = {entry.name: _widget(entry, choices or {}, defaults or {}, model) for entry in shown}
     groups: dict[str, list[FormField]] = {}
     for name, entry in by_name.items():
         if first and name not in first:
@@ -146,17 +146,19 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
     with gr.Column(elem_classes="groups", visible=bool(groups)):
         for title, folded in sorted(groups.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))):
             with gr.Accordion(title, open=False, elem_classes="fold") as block, gr.Row(elem_classes="grid"):
-                widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
+                widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}, model) for entry in folded}
             made.append(FieldGroup(title, tuple(folded), block))
     return OptionsForm(model, tuple(widgets), tuple(widgets.values()), tuple(made))
 
 
-def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:
-    """The Gradio component of a field, with label and limits of the schema."""
+def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value],
+            model: type[Options]) -> gr.components.Component:
+    """The Gradio component of a field, with label and limits of the schema; its id is unique on the page."""
     value = defaults.get(entry.name, entry.default)
     info = f"{entry.help} ({entry.range_text})" if entry.range_text else entry.help
-    common = {"label": entry.title, "info": info, "elem_id": f"field-{entry.name.replace('.', '-')}",
-              "min_width": 150, "elem_classes": "long-help" if len(info) > _LONG_HELP else None}
+    name = f"field-{entry.name.replace('.', '-')}"
+    common = {"label": entry.title, "info": info, "elem_id": f"{model.__name__.removesuffix('Options').lower()}-{name}",
+              "min_width": 150, "elem_classes": [name, *(["long-help"] if len(info) > _LONG_HELP else [])]}
     if entry.name in choices:  # a default that is not among the choices is not shown
         offered = list(choices[entry.name])
         return gr.Dropdown(offered, value=value if value in offered else None, allow_custom_value=True, **common)

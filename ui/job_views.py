@@ -50,6 +50,7 @@ _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running"
 _JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
 _DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
 DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
+_ANY_STEPS = 100_000  # of a training that takes as many as fit into its time
 _BEFORE_STEPS = ("load", "memory plan")  # stages of a training that end before it checks for a stop
 
 _RESULT_TITLES: Mapping[str, str] = {
@@ -149,6 +150,51 @@ def learning_view(report: LearningReport) -> Html:
                  paragraph(advice) if advice else NOTHING, role="alert" if report.learning.bad else "status")
     return join((banner, element("details", element("summary", "What this was decided from"), values)
                  if rows else NOTHING))
+
+
+def failing_report(state: JobState) -> LearningReport | None:
+    """The last check of a running training, if that check and the one before it found that nothing is learned."""
+    if state.verb != "train" or not state.alive:
+        return None
+    try:
+        reports = learning.read_learning(state.job.directory).reports.values()
+    except UserError:
+        return None
+    last = sorted((report for report in reports if report.step > 0), key=lambda report: report.step)[-2:]
+    return last[-1] if len(last) == 2 and all(report.learning.bad for report in last) else None
+
+
+def too_few_steps(state: JobState) -> tuple[int, int] | None:
+    """Steps that the time limit of a running training lets it reach, and those planned, if it is less than a third."""
+    planned = state.job.settings.get("steps")
+    if state.verb != "train" or not state.alive or not state.steps or not isinstance(planned, int):
+        return None
+    reached = time_limited_step(state) or state.steps[-1].total_steps
+    return (reached, planned) if planned < _ANY_STEPS and 3 * reached < planned else None
+
+
+def training_alarm(state: JobState) -> Html:
+    """A banner for a running training that learns nothing, or that is too short to learn anything."""
+    advice = "Press Stop: what is saved stays, and nothing of the base model has changed."
+    if report := failing_report(state):
+        words = learning.describe_report(report)
+        return div("notice bad", element("strong", f"Two checks in a row failed. {words[:1].upper()}{words[1:]}."),
+                   paragraph(learning.advise(report)), paragraph(advice), role="alert", data_alarm="failing")
+    if steps := too_few_steps(state):
+        return div("notice bad", element("strong", f"Too short: about {steps[0]:,} of {steps[1]:,} steps fit into the "
+                                                   "time limit."),
+                   paragraph(f"With so few the model learns no speech. {advice} Then choose more time."),
+                   role="alert", data_alarm="short")
+    return NOTHING
+
+
+def short_outcome(state: JobState) -> str:
+    """The result of an ended job in a few words, such as "Hausa: no speech (20 of 20 sentences are silent)"."""
+    outcome = learning_of(state)
+    words = str((state.result or {}).get("learning_outcome", "")) if outcome else ""
+    if outcome is Learning.NOT_MEASURED:
+        return f"{words or 'not measured'}: please listen"
+    return words or STATUS_TITLES[state.status]
 
 
 def training_outcome_view(state: JobState) -> Html:
@@ -526,8 +572,8 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
         items.append(element(
             "li", span("mark", mark),
             div("step", div("ends", element("strong", job_title(state)), badge(state)), about(state),
-                bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state), failure(state),
-                _folded_warnings(state),
+                bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state),
+                training_alarm(state), failure(state), _folded_warnings(state),
                 _outcome(state), paragraph(note, class_="small") if note else NOTHING),
             class_=f"link {status_tone(state)}",
         ))
@@ -561,7 +607,7 @@ def queue_view(states: Sequence[JobState], most: int = 60) -> Html:
     for device in sorted({state.job.device for state in states}):
         title = "No device needed" if device == NO_DEVICE else f"On {DEVICES.get(device, device)}"
         waiting = [state for state in states if state.job.device == device]
-        cards.append(div("card", element("h4", title), table(
+        cards.append(div("card", element("h2", title), table(
             ("Position", "Job", "About", "Status", "Progress", "Id"),
             [(position, job_title(state), subject(state), badge(state), status_line(state),
               span("id", state.id))
@@ -576,7 +622,7 @@ def damaged_view(damaged: Mapping[str, str], title: str) -> Html:
         return NOTHING
     shown = [(span("id", name), reason) for name, reason in list(damaged.items())[:60]]
     more = paragraph(f"{len(damaged) - 60} more are not shown.", class_="small") if len(damaged) > 60 else NOTHING
-    return join((element("h4", title), table(("Damaged", "Reason"), shown), more))
+    return join((element("h2", title), table(("Damaged", "Reason"), shown), more))
 
 
 def history_view(states: Sequence[JobState], most: int = 60) -> Html:

@@ -26,7 +26,7 @@ def build(page: Page) -> None:
     queue = gr.HTML(elem_id="queue")
     page.live.panel(queue, lambda view: job_views.queue_view(
         queue_order(view.alive)), "jobs")
-    gr.HTML(element("h3", "Job details"))
+    gr.HTML(element("h2", "Job details"))
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
         stop = gr.Button("Stop", size="md", scale=0, min_width=110)
@@ -37,7 +37,7 @@ def build(page: Page) -> None:
     notice = gr.HTML(elem_classes="notices")
     verb_form.build_rename(page, chosen, "job")
     detail = gr.HTML(elem_id="job-detail")
-    gr.HTML(element("h3", "History"))
+    gr.HTML(element("h2", "History"))
     history = gr.HTML(elem_id="history")
     page.live.panel(history, lambda view: join((
         job_views.history_view(view.jobs),
@@ -76,7 +76,7 @@ def job_detail(view: View) -> Html:
     return join((
         job_views.job_card(state), job_views.training_outcome_view(state), job_views.result_facts(state.result),
         element("details", element("summary", "Options"), job_views.facts(options)),
-        element("h4", "Log"), job_views.log(control.log_tail(state.job, 16_384)),
+        element("h3", "Log"), job_views.log(control.log_tail(state.job, 16_384)),
     ))
 
 

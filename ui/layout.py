@@ -12,7 +12,7 @@ from gradio.themes.utils.colors import Color
 from core.jobs import locks
 from core.jobs.gpus import CachedGpus, Gpu
 from core.jobs.reporter import duration_text
-from core.jobs.state import JobBoard
+from core.jobs.state import JobBoard, JobState
 from core.jobs.unattended import IdleCommand, RestartOffer
 from core.machine import MachineCheck, free_memory, total_memory
 from core.workspace import Workspace
@@ -42,6 +42,8 @@ _BUILDERS = {
     "certificate": certificate.build, "doctor": doctor.build, "storage": storage.build, "jobs": jobs.build,
 }
 _LABELS = dict(TABS)
+_LONG_VERBS = ("train", "prepare", "certify", "evaluate", "export", "download")
+"""Jobs whose end is worth a notification."""
 
 
 def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleCommand | None = None,
@@ -51,7 +53,9 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
     with gr.Blocks(title="Lisan", analytics_enabled=False, fill_width=False,
                    delete_cache=(3600, web_surface.UPLOAD_AGE_S)) as blocks:
         tab = gr.State("start")
+        gr.HTML(_BEFORE_HEADER, elem_id="skip")
         header = gr.HTML(_header(NOTHING), elem_id="header")
+        gr.HTML(_NOTIFY, elem_id="notify")
         live.panel(header, lambda view: header_view(view, machine_line(gpus(), workspace)))
         others = gr.HTML(elem_id="other-apps", elem_classes="notices")
         live.panel(others, lambda _view: join((others_view(locks.running_apps(workspace)),
@@ -76,6 +80,12 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
     return blocks
 
 
+_BEFORE_HEADER = element("a", "Skip to the content", href="#tabs", class_="skip-link")
+_NOTIFY = element("button", "Notify me when a job ends", type="button", class_="small-button notify",
+                  aria_pressed="false", title="A notification and a sound, while this page is open")
+"""The page's script keeps the choice in the browser."""
+
+
 def header_view(view: View, machine: str) -> Html:
     """The name, the machine, and the running job with the time that is left, on every tab."""
     alive = view.alive
@@ -89,7 +99,26 @@ def header_view(view: View, machine: str) -> Html:
         pill = span("pill wait", "Job waiting")
     else:
         pill = span("pill", "No job running")
-    return _header(pill, machine)
+    title, ended = page_title(view, running)
+    return _header(pill, machine, title, ended)
+
+
+def page_title(view: View, running: JobState | None) -> tuple[str, str]:
+    """The browser's title: the running job with its share, else the last outcome; and the last job that ended.
+
+    The page's script writes the title, and notifies of the job if that was asked for.
+    """
+    long_jobs = [state for state in view.jobs if state.verb in _LONG_VERBS and state.ended_at and not state.alive]
+    last = max(long_jobs, key=lambda state: state.ended_at or 0.0, default=None)
+    ended = ""
+    if last is not None:
+        outcome = job_views.short_outcome(last)
+        ended = f"{last.id}|{job_views.job_title(last)}: {outcome}"
+    if running is not None:
+        share = job_views.progress_share(running)
+        return f"{f'{share:.0%} ' if share is not None else ''}{job_views.job_title(running)}", ended
+    trained = next((state for state in long_jobs if job_views.learning_of(state)), None)
+    return (job_views.short_outcome(trained) if trained is not None else ""), ended
 
 
 def machine_line(gpus: Sequence[Gpu], workspace: Workspace) -> str:
@@ -121,7 +150,7 @@ def findings_view(findings: Sequence[MachineCheck]) -> Html:
     return join([job_views.fault(f"{one.name}: {one.found}", one.hint) for one in findings])
 
 
-def _header(pill: Html, machine: str = "") -> Html:
+def _header(pill: Html, machine: str = "", title: str = "", ended: str = "") -> Html:
     """The logo (three bars and a new one), the name, the machine and the state of the jobs."""
     bars = ((7, 13, 8), (13, 9, 16), (19, 12, 10))
     drawn = [element("rect", x=x, y=y, width=3.4, height=height, rx=1.7, fill="#fff") for x, y, height in bars]
@@ -129,7 +158,7 @@ def _header(pill: Html, machine: str = "") -> Html:
                    element("rect", x=25, y=7, width=3.4, height=20, rx=1.7, fill="#f2b04c"),
                    viewBox="0 0 34 34", class_="brand-mark", aria_hidden="true")
     return div("top", div("brand", logo, element("span", "Lisan", class_="brand-name")),
-               span("machine", machine), pill)
+               span("machine", machine), pill, data_title=f"{title} - Lisan" if title else "Lisan", data_ended=ended)
 
 
 def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
@@ -153,7 +182,7 @@ def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = (_HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js")
+SCRIPTS = (_HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
 
 _PINE = Color(
     name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",

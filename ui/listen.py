@@ -20,7 +20,7 @@ from core.library.catalog import resolve
 from ui import comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
-from ui.markup import NOTHING, Html, div, element, join, shortened
+from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
 from ui.page import Page
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -29,6 +29,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fr": ("Le petit bateau rentre avant la pluie.", "Elle ouvre la fenêtre et écoute."),
 }
 """Example sentences by language; their characters are all in the demo's recordings."""
+_MARKED_CHARACTERS = 600  # of a text that is marked while it is typed
 _PLAY_PARTS = "watch('value', () => window.lisanStream && window.lisanStream(element));"
 
 
@@ -48,6 +49,7 @@ def build(page: Page) -> None:
                 voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
             readiness = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
             text = gr.Textbox(EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
+            unknown = gr.HTML(elem_id="listen-unknown", elem_classes="notices")
             length = gr.HTML(elem_id="listen-length", elem_classes="notices")  # the duration of a long text
             examples = gr.Radio([], label="Examples", elem_classes="chips", elem_id="listen-examples")
             both = gr.Checkbox(True, label="Compare with the base model", elem_id="listen-both")
@@ -106,6 +108,9 @@ def build(page: Page) -> None:
     examples.input(lambda chosen: chosen, [examples], [text], **QUIET)
     text.change(lambda text: comparison_views.length_notice(text or "", live.board.states()), [text], [length],
                 **QUIET)
+    for event in (text.change, language.change, finetuned.change):
+        event(lambda *chosen: unknown_view(page, *chosen), [text, language, finetuned, settings.base], [unknown],
+              **QUIET)
     page.on(start.click, lambda *values: _start(page, settings.names, *values),
             [blind, both, settings.base, finetuned, language, text, settings.voice, *settings.widgets],
             [notice, requested, page.pair])
@@ -170,9 +175,21 @@ def clips_view(page: Page, view: View) -> Html:
     blind = _is_blind(page, view, state)
     speaking = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
     outcome = NOTHING if blind else _outcome(page, view, speaking)
-    pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state))
+    dataset = _dataset_of(view, speaking)
+
+    def recording(text: str) -> str:
+        found = records.original_recording(page.workspace, dataset, text)
+        return media.url("datasets", found.dataset, found.audio) if found else ""
+
+    pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state), recording)
     return join((outcome, _means(page, state), pairs,
                  comparison_views.download_view(state, blind)))
+
+
+def _dataset_of(view: View, reference: str) -> str:
+    """The dataset that the run at `reference` was trained on; empty for other models."""
+    run = view.job(reference.removeprefix("run:").partition("@")[0]) if reference.startswith("run:") else None
+    return str(run.job.settings.get("dataset", "")) if run is not None else ""
 
 
 def _outcome(page: Page, view: View, reference: str) -> Html:
@@ -244,6 +261,33 @@ def _use(page: Page, reference: str) -> Sequence[object]:
     page.start("certify", CertifyOptions(run=reference))
     return [job_views.notice(f"run:{name} refers to step {step} now. Its certificate is being computed."),
             gr.update(value=f"run:{name}")]
+
+
+def unknown_view(page: Page, text: str | None, language: str | None, finetuned: str | None,
+                 base: str | None) -> Html:
+    """The text with the characters marked that the model cannot read, while it is typed; nothing if it reads all."""
+    text, language = (text or "")[:_MARKED_CHARACTERS], language or ""
+    reference = base if finetuned in (voice_settings.BASE_ONLY, "", None) else finetuned
+    if not text.strip() or not reference:
+        return NOTHING
+    try:
+        front_end = model_info.front_end_of(resolve(page.workspace, reference))
+        if language not in front_end.languages or front_end.unready(language):
+            return NOTHING
+        unknown = front_end.unknown_characters(text, language)
+        if not unknown:
+            return NOTHING
+        known = {character: not front_end.unknown_characters(character, language) for character in set(text)}
+    except (UserError, OSError):  # a damaged model: the button says so
+        return NOTHING
+    marked = join(character if known[character] or character.isspace() else element("mark", character, class_="old")
+                  for character in text)
+    digits = any(character.isdigit() for character in unknown)
+    hint = ("Write numbers as words, or train with text rules, which write them out." if digits else
+            "Spell them in another way, or choose under “Precision and unknown characters” to leave them out.")
+    return div("notice bad", element("strong", f"{job_views.language_name(language)} of this model has no "
+                                               f"{' '.join(unknown)}"),
+               element("p", marked, class_="turned", lang=language), paragraph(hint), role="alert")
 
 
 def _languages(page: Page, view: View) -> Sequence[str]:

@@ -13,18 +13,29 @@ from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.jobs.job import Job
 from core.jobs.reporter import duration_text, pluralize
-from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, damaged_segments, read_clips
+from core.library.segments import (
+    PREFIX,
+    TABLE,
+    SegmentClip,
+    Segments,
+    SegmentsCard,
+    damaged_segments,
+    read_clips,
+    save_typed_text,
+)
 from core.sources.recognisers import damaged_recognisers
-from ui import job_views
+from ui import job_views, media
 from ui.form import OptionsForm, Value, build_form, command_line
-from ui.live import View
+from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, element, join, paragraph, table
 from ui.page import Page
 from ui.tokenizer import pasted_text_path
 
 TAB = "data"
 WITHOUT, WITH = "Without text: segment and transcribe (ASR)", "With text or subtitles: align"
-_RECOGNISERS = {WITHOUT: ("openai/whisper-small", "openai/whisper-large-v3", "facebook/mms-1b-all", "built-in"),
+BY_HAND = "Without text and recogniser: segment, then type the texts"
+_RECOGNISERS = {BY_HAND: ("",),
+                WITHOUT: ("openai/whisper-small", "openai/whisper-large-v3", "facebook/mms-1b-all", "built-in"),
                 WITH: ("facebook/mms-1b-all", "built-in")}
 _SHARED = ("source", "language")  # fields of the form above
 _FIELDS = ("kind", "recogniser", "segments", "recogniser_language", "text")
@@ -40,7 +51,7 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
         gr.HTML(paragraph(
             "Make clips of 2 to 15 seconds with their texts from long recordings. Source and language are those above. "
             "When the clips are ready, a button makes them the source."))
-        kind = gr.Radio([WITHOUT, WITH], value=WITHOUT, label="Recordings", elem_id="long-kind")
+        kind = gr.Radio([WITHOUT, WITH, BY_HAND], value=WITHOUT, label="Recordings", elem_id="long-kind")
         with gr.Row(elem_classes="grid"):
             recogniser = gr.Dropdown(list(_RECOGNISERS[WITHOUT]), value=_RECOGNISERS[WITHOUT][0],
                                      allow_custom_value=True, label="Recogniser", elem_id="long-recogniser",
@@ -70,7 +81,8 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
         if now not in _RECOGNISERS:
             raise UserError(f"Kind: nothing is chosen (given: {now!r}).", f"Choose one of {', '.join(_RECOGNISERS)}.")
         offered = _RECOGNISERS[now]
-        return [NOTHING, gr.update(choices=list(offered), value=offered[0]), gr.update(visible=now == WITH)]
+        return [NOTHING, gr.update(choices=list(offered), value=offered[0], visible=now != BY_HAND),
+                gr.update(visible=now == WITH)]
 
     page.on(kind.change, of_kind, [kind], [notice, recogniser, text])
     shared = [form.widget(field) for field in _SHARED]
@@ -90,9 +102,70 @@ def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
             [preview, *(form.widget(field) for field in ("source", "dataset", "language"))])
 
 
+def build_typing(page: Page) -> None:
+    """One clip after another: it is played, its text is typed, Enter saves it and plays the next."""
+    with gr.Accordion("Type the texts of segments", open=False, elem_classes="fold", elem_id="typing"):
+        gr.HTML(paragraph("Each clip is played; type what is said and press Enter. Ctrl and space play it again. An "
+                          "empty text leaves the clip out.", class_="small"))
+        chosen = gr.Dropdown([], label="Segments", filterable=False, elem_id="typing-segments")
+        shown = gr.HTML(elem_id="typing-clip")
+        text = gr.Textbox("", label="Text of this clip", max_lines=1, elem_id="typing-text")
+        with gr.Row(elem_classes="controls"):
+            back = gr.Button("Previous clip", size="md", elem_id="typing-back")
+            save = gr.Button("Save and next", variant="primary", size="md", elem_id="typing-save")
+        notice = gr.HTML(elem_classes="notices")
+    place = gr.State(-1)  # number of the clip; below 0 before the first
+    page.live.watch("typing.segments", chosen)
+    page.live.panel(chosen, lambda view: choice_update(
+        [name for name in page.workspace.list_segments() if _loaded(page, name) is not None],
+        view.values["typing.segments"]), TAB)
+
+    def show(name: str | None, at: int, *, play: bool) -> Sequence[object]:
+        """The clip, its text and its number."""
+        found = _loaded(page, name or "")
+        if found is None:
+            return [NOTHING, NOTHING, "", -1]
+        pieces = found.pieces()
+        at = min(max(0, at), len(pieces) - 1)
+        return [NOTHING, typed_clip_view(found, pieces, at, play), pieces[at].text if pieces else "", at]
+
+    def open_first(name: str | None) -> Sequence[object]:
+        found = _loaded(page, name or "")
+        pieces = found.pieces() if found is not None else ()
+        return show(name, next((at for at, piece in enumerate(pieces) if not piece.text), 0), play=False)
+
+    def keep(name: str | None, at: int, typed: str | None) -> Sequence[object]:
+        found = _loaded(page, name or "")
+        if found is None or at < 0:
+            raise UserError("No segments are chosen.", "Make some under Long recordings first.")
+        pieces = found.pieces()
+        save_typed_text(found.folder, pieces[at].id, typed or "")
+        return show(name, at + 1, play=True)
+
+    outputs = [notice, shown, text, place]
+    page.on(chosen.change, open_first, [chosen], outputs)
+    page.on(text.submit, keep, [chosen, place, text], outputs)
+    page.on(save.click, keep, [chosen, place, text], outputs)
+    page.on(back.click, lambda name, at: show(name, at - 1, play=True), [chosen, place], outputs)
+
+
+def typed_clip_view(segments: Segments, pieces: Sequence[SegmentClip], at: int, play: bool) -> Html:
+    """A clip with its player, and how many have a text."""
+    if not pieces:
+        return job_views.empty("These segments have no clip.")
+    piece = pieces[at]
+    address = f"{media.url('segments', segments.folder.name, piece.audio)}#t={piece.begin_s:.3f},{piece.end_s:.3f}"
+    sound = element("audio", controls=True, preload="metadata", autoplay=play, src=address,
+                    aria_label=f"Clip {at + 1} of {len(pieces)}")
+    texts = sum(bool(one.text) for one in pieces)
+    return join((paragraph(element("strong", f"Clip {at + 1} of {len(pieces)}"), f", {piece.duration_s:.1f} s; "
+                           f"{pluralize(texts, 'clip')} with a text."), sound))
+
+
 def ready(page: Page, view: View) -> SegmentsCard | None:
     """The segments with texts of the newest finished job."""
-    made = [state for state in view.jobs if state.verb in ("transcribe", "align") and state.status == "finished"]
+    made = [state for state in view.jobs if state.verb in ("segment", "transcribe", "align")
+            and state.status == "finished"]
     newest = max(made, key=lambda state: state.job.created, default=None)
     found = _loaded(page, str(newest.job.settings.get("segments", ""))) if newest is not None else None
     return found.card if found is not None and found.card.texts else None
@@ -124,6 +197,8 @@ def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> lis
     if str(values["source"]).startswith(PREFIX):
         raise UserError("The source is already cut from long recordings.",
                         "Prepare it, or choose other recordings as the source.")
+    if values["kind"] == BY_HAND:
+        return [("segment", parse_options(SegmentOptions, {**common, **clips}))]
     if values["kind"] == WITHOUT:
         return [("segment", parse_options(SegmentOptions, {**common, **clips})),
                 ("transcribe", parse_options(TranscribeOptions, {"segments": values["segments"], **recogniser}))]
@@ -180,7 +255,7 @@ def segments_view(found: Sequence[Segments]) -> Html:
              else "none yet", card.recogniser or "–")
             for card in (one.card for one in found)]
     head = ("Source", "Language", "Clips", "With text", "Recogniser")
-    return join((element("h4", "Segments of long recordings"), table(head, rows)))
+    return join((element("h2", "Segments of long recordings"), table(head, rows)))
 
 
 def doubts_view(segments: Segments) -> Html:

@@ -82,6 +82,6 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str 
         for row in rows
     ]
     return div("scroll", element(
-        "table", element("thead", element("tr", *(element("th", name) for name in names))),
+        "table", element("thead", element("tr", *(element("th" if name else "td", name) for name in names))),
         element("tbody", *body), class_=f"sheet {class_}".strip(),
     ))

@@ -12,7 +12,8 @@ import csv
 import dataclasses
 import hashlib
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -32,10 +33,16 @@ from core.workspace import Workspace
 from ui.live import workspace_mark
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
-PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
+PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples"),
+          "segments": ("audio",)}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
 COVERED, CURVES, LISTENING, PACKED, CLIPS = "covered", "curves", "listening", "archive", "clips"
+PLAYED, PLAYED_FOLDER = "played", Path("cache") / "played"
+"""Clips of an upload that is not imported yet: the part of their address, and their folder in the workspace."""
+EXAMPLE = "media/example"
+"""Address of the example archive and of the template of a table."""
+_PLAYED_CLIP = re.compile(r"[0-9a-f]{16}/\d{1,2}\.wav")
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
 
@@ -51,6 +58,11 @@ def covered_url(job: str, path: str) -> str:
 
 def _cover(job: str, path: str) -> str:
     return hashlib.blake2b(f"{job} {path}".encode(), digest_size=8).hexdigest() + Path(path).suffix
+
+
+def played_url(key: str, name: str) -> str:
+    """Address of a clip of an upload that is not imported yet, relative to the page."""
+    return f"media/{PLAYED}/{key}/{quote(name)}"
 
 
 def curves_url(job: str) -> str:
@@ -122,6 +134,11 @@ def resolve(workspace: Workspace, asked: str) -> Path | None:
         return None
     if parts[0] == COVERED:
         return _uncovered(workspace, *parts[1:]) if len(parts) == 3 else None
+    if parts[0] == PLAYED:
+        home = workspace.path / PLAYED_FOLDER
+        path = home.joinpath(*parts[1:])
+        plain = len(parts) == 3 and _PLAYED_CLIP.fullmatch("/".join(parts[1:])) and not home.is_symlink()
+        return path if plain and path.is_file() and not path.is_symlink() and not path.parent.is_symlink() else None
     if len(parts) < 4:
         return None
     kind, _, folder = parts[:3]
@@ -161,10 +178,11 @@ def _add_answers(workspace: Workspace, job: str, content: bytes) -> listening.Ad
 
 
 def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
-           board: JobBoard | None = None) -> list[Route]:
+           board: JobBoard | None = None, examples: Mapping[str, Callable[[], bytes]] | None = None) -> list[Route]:
     """Routes to hand to the application, which asks for the sign-in (`ui/web_surface.py`).
 
     `announced`: what the page shows and the workspace does not tell, such as a countdown. `board`: the page's own.
+    `examples`: by name the files under `EXAMPLE`.
     """
     jobs = board or JobBoard(workspace)
 
@@ -202,6 +220,13 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return FileResponse(path, media_type="application/x-tar" if packed else "application/zip",
                             filename=path.name if packed else f"{job}.zip")
 
+    async def example(request: Request) -> Response:
+        make = (examples or {}).get(request.path_params["name"])
+        if make is None:
+            return PlainTextResponse("Not here.", status_code=404)
+        name = {"Content-Disposition": f'attachment; filename="{request.path_params["name"]}"'}
+        return Response(await run_in_threadpool(make), media_type="application/octet-stream", headers=name)
+
     async def listening_page(request: Request) -> Response:
         job = request.path_params["job"]
         try:
@@ -227,5 +252,6 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route(f"/media/{PACKED}/{{job}}.tar", archive),
-            Route("/media/mark", mark), Route(f"/media/{CLIPS}/{{job}}.zip", archive),
+            Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
+            Route(f"/media/{CLIPS}/{{job}}.zip", archive),
             Route("/media/{path:path}", media)]

@@ -140,7 +140,7 @@ def family_card(family: CatalogEntry, downloaded: Sequence[str], broken: Sequenc
         state = span("badge wait", "not downloaded")
     terms = [] if family.variants else [
         ("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
-    return div("family-card", div("ends", element("h3", family.title), state), paragraph(family.what), _terms(terms),
+    return div("family-card", div("ends", element("h2", family.title), state), paragraph(family.what), _terms(terms),
                paragraph(with_code(family.note), class_="small"))
 
 

@@ -204,7 +204,7 @@ document.addEventListener("beforeinput", (event) => {
     const options = [...document.querySelectorAll("#own-language [role=option]")];
     const exact = options.find((option) => {
       const [, name, code] = /^(.*) \((.*)\)$/.exec(option.getAttribute("aria-label").toLowerCase()) || [];
-      return typed === name || typed === code;
+      return (name || "").split(" · ").includes(typed) || typed === code;
     });
     if (!exact && !/^[a-z]{2}$/.test(typed)) return;
     event.preventDefault();
@@ -213,3 +213,116 @@ document.addEventListener("beforeinput", (event) => {
     else event.target.blur();
   }, true);
 })();
+
+/* The title of the browser's tab, and a notification with a sound when a long job has ended, if that was asked for. */
+(() => {
+  const KEY = "lisan-notify";
+  let ended = null, context = null;
+  const wanted = () => { try { return localStorage.getItem(KEY) === "on"; } catch (error) { return false; } };
+  const keep = (on) => { try { localStorage.setItem(KEY, on ? "on" : "off"); } catch (error) { /* for this page only */ } };
+  const paint = () => {
+    const button = document.querySelector("#notify button");
+    if (!button) return;
+    const on = wanted() && window.Notification && Notification.permission === "granted";
+    if (button.getAttribute("aria-pressed") !== String(Boolean(on))) button.setAttribute("aria-pressed", Boolean(on));
+  };
+  const sound = () => {
+    try {
+      context = context || new AudioContext();
+      for (const [at, pitch] of [[0, 660], [0.18, 880]]) {
+        const tone = context.createOscillator(), level = context.createGain();
+        tone.frequency.value = pitch;
+        level.gain.setValueAtTime(0.12, context.currentTime + at);
+        level.gain.exponentialRampToValueAtTime(0.001, context.currentTime + at + 0.4);
+        tone.connect(level).connect(context.destination);
+        tone.start(context.currentTime + at);
+        tone.stop(context.currentTime + at + 0.4);
+      }
+    } catch (error) { console.warn("no sound", error); }
+  };
+  const look = () => {
+    paint();
+    const header = document.querySelector("#header [data-title]");
+    if (!header) return;
+    if (document.title !== header.dataset.title) document.title = header.dataset.title;
+    const now = header.dataset.ended || "";
+    if (ended === null) ended = now;  // what had ended before this page was opened is no news
+    if (now === ended) return;
+    ended = now;
+    if (!now || !wanted()) return;
+    sound();
+    if (window.Notification && Notification.permission === "granted")
+      new Notification("Lisan", {body: now.slice(now.indexOf("|") + 1), tag: "lisan-job"});
+  };
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest && event.target.closest("#notify button");
+    if (!button) return;
+    if (wanted()) keep(false);
+    else {
+      keep(true);
+      sound();  // a browser plays sound only after a click, and this shows which one it is
+      if (window.Notification && Notification.permission === "default") await Notification.requestPermission();
+      if (!window.Notification || Notification.permission !== "granted")
+        window.lisanShowFault("This browser shows no notifications of this page: a sound is played instead.");
+    }
+    button.setAttribute("aria-pressed", String(wanted()));
+  });
+  new MutationObserver(look).observe(document, {childList: true, subtree: true, attributeFilter: ["data-title", "data-ended"]});
+})();
+
+/* Arrow keys, Home and End move in the list of tabs, of which one is reached with Tab (WAI-ARIA, tabs). The link before
+   the header skips to what the open tab shows. */
+(() => {
+  const list = () => [...document.querySelectorAll("#tabs [role=tablist] [role=tab]")].filter((tab) => tab.offsetParent);
+  const roving = () => {
+    for (const tab of list()) {
+      const reached = tab.getAttribute("aria-selected") === "true" ? "0" : "-1";
+      if (tab.getAttribute("tabindex") !== reached) tab.setAttribute("tabindex", reached);
+    }
+  };
+  document.addEventListener("keydown", (event) => {
+    const tab = event.target.closest && event.target.closest("#tabs [role=tablist] [role=tab]");
+    if (!tab || event.ctrlKey || event.metaKey || event.altKey) return;
+    const tabs = list(), at = tabs.indexOf(tab);
+    const to = {ArrowRight: (at + 1) % tabs.length, ArrowLeft: (at + tabs.length - 1) % tabs.length, Home: 0,
+                End: tabs.length - 1}[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    tabs[to].focus();
+    tabs[to].click();
+  });
+  document.addEventListener("click", (event) => {
+    if (!event.target.matches || !event.target.matches(".skip-link")) return;
+    event.preventDefault();
+    const panel = [...document.querySelectorAll("#tabs [role=tabpanel]")].find((one) => one.offsetParent);
+    if (!panel) return;
+    panel.setAttribute("tabindex", "-1");
+    panel.focus();
+    panel.scrollIntoView({block: "start"});
+  });
+  new MutationObserver(roving).observe(document, {childList: true, subtree: true, attributeFilter: ["aria-selected"]});
+})();
+
+/* Gradio names a drop zone otherwise than it shows it (6.31): its name begins with what is read there. */
+(() => {
+  const rename = () => {
+    for (const zone of document.querySelectorAll("button[aria-label][aria-dropeffect]:not([data-named])")) {
+      const shown = zone.innerText.trim().replace(/\s+/g, " ");
+      if (!shown) continue;
+      zone.setAttribute("data-named", "");
+      zone.setAttribute("aria-label", shown);
+    }
+  };
+  new MutationObserver(rename).observe(document, {childList: true, subtree: true});
+})();
+
+/* Ctrl and space in the field of a clip's text play the clip again, so that the hands stay on the keyboard. */
+document.addEventListener("keydown", (event) => {
+  if (event.key !== " " || !event.ctrlKey || !event.target.closest || !event.target.closest("#typing-text")) return;
+  const sound = document.querySelector("#typing-clip audio");
+  if (!sound) return;
+  event.preventDefault();
+  const begin = /#t=([\d.]+)/.exec(sound.src);
+  sound.currentTime = begin ? Number(begin[1]) : 0;
+  sound.play().catch((error) => error.name !== "AbortError" && console.warn("not played", error));
+});

@@ -102,6 +102,44 @@ def held_out_texts(workspace: Workspace, name: str, most: int = 6, language: str
         return []
 
 
+@dataclass(frozen=True)
+class OriginalRecording:
+    """The recording of a sentence in a dataset."""
+
+    dataset: str
+    audio: str  # relative to the dataset
+    speaker: str
+
+
+def original_recording(workspace: Workspace, dataset: str, text: str) -> OriginalRecording | None:
+    """The recording of a sentence of a dataset; None if one of the three is not there."""
+    path = workspace.datasets / dataset / "manifest.jsonl"
+    try:
+        found = _recordings(path).get(_plain(text)) if dataset else None
+    except (OSError, ValueError):
+        return None
+    there = found is not None and (workspace.datasets / dataset / found[0]).is_file()
+    return OriginalRecording(dataset, *found) if found and there else None
+
+
+@foreign.cached_by_file(2)
+def _recordings(manifest: Path) -> dict[str, tuple[str, str]]:
+    """Recording and speaker by text without case, marks and spaces; of equal texts that of a held-out clip."""
+    found: dict[str, tuple[str, str]] = {}
+    with foreign.open_plain(manifest) as file:
+        for line in file:
+            clip = foreign.loads(line) if line.strip() else None
+            if isinstance(clip, dict):
+                text = _plain(str(clip.get("text", "")))
+                if text not in found or clip.get("split") == "held_out":
+                    found[text] = str(clip.get("audio", "")), str(clip.get("speaker", ""))
+    return found
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
+
+
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 

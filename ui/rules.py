@@ -26,7 +26,7 @@ _OWN = "Your text"
 
 def build(page: Page, chosen: gr.components.Component) -> None:
     """Lay out the part of the tab; `chosen` is the form's field of rules, which a save sets."""
-    gr.HTML(div("lead", element("h3", "Text rules"), paragraph(
+    gr.HTML(div("lead", element("h2", "Text rules"), paragraph(
         "Rules that write out numbers, dates, abbreviations and foreign words as spoken, in preparation, training and "
         "synthesis alike. A tokenizer keeps its own copy.")))
     with gr.Row(elem_classes="two"):
@@ -186,7 +186,7 @@ def known_view(entries: Sequence[text_rules.RulesInfo]) -> Html:
             state = (f"Edited after {', '.join(entry.edited)} was built, which keeps its copy. New tokenizers use the "
                      "edit.")
         rows.append((entry.name, entry.language or "any", state))
-    return join((element("h3", "Your own rules"), table(("Rules", "Language", "Status"), rows)))
+    return join((element("h2", "Your own rules"), table(("Rules", "Language", "Status"), rows)))
 
 
 def _costs(page: Page, text: str, typed: str, dataset: str) -> Html:
@@ -209,7 +209,7 @@ def costs_view(costs: Sequence[FoldCost], count: int) -> Html:
             ("Words respelled", job_views.percent(cost.occurrences / cost.total if cost.total else 0.0)),
         ])
         same = "; ".join(" = ".join(group) for group in cost.merged)
-        parts += [element("h3", cost.name), paragraph(cost.about, class_="small"), facts]
+        parts += [element("h2", cost.name), paragraph(cost.about, class_="small"), facts]
         if same:
             parts.append(paragraph(f"Merged: {same}", class_="small"))
     return join(parts)

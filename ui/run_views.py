@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from config.errors import UserError
 from core.jobs.events import SampleGenerated, Step
 from core.jobs.reporter import duration_text, memory_text
 from core.jobs.state import JobState
 from core.library.evaluation_report import METRICS
+from core.library.learning import Learning, read_learning
 from ui import job_views, media
 from ui.charts import Point, Series, chart, smooth, thin
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
@@ -223,10 +225,13 @@ def sample_grid(state: JobState, everything: bool = False) -> Html:
     if not state.samples:
         return job_views.empty("Samples appear here at each checkpoint.")
     shown = select_samples(state, everything)
+    outcomes = _outcomes(state)
     heads = []
     for step in shown.steps:
         badges = [span("badge", "before")] * (step == 0) + [span("badge", "first")] * (step == shown.first)
         badges += [span("badge busy", "best")] * (step == shown.best)
+        if (outcome := outcomes.get(step)) is not None and outcome.bad:
+            badges.append(span("badge bad", outcome.label))
         heads.append(div(_cell_class(step, shown), element("span", f"step {step:,}"), *badges, role="columnheader"))
     rows = [div("takes-row takes-head", div("takes-name", "Sentence", role="columnheader"), *heads, role="row")]
     for language in dict.fromkeys(row.language for row in shown.rows):
@@ -238,9 +243,21 @@ def sample_grid(state: JobState, everything: bool = False) -> Html:
             rows.append(div("takes-row takes-total", title, *cells, role="row"))
     rows += [_row(state.id, row, shown) for row in shown.rows]
     grid = div("takes", *rows, role="table", aria_label="Samples by step", style=f"--steps:{len(shown.steps)}")
-    return join((element("h3", "Samples by step"), _legend(state, shown),
+    last = outcomes.get(shown.steps[-1]) if shown.steps else None
+    alarm = NOTHING if last is None or not last.bad else div(
+        "notice bad", element("strong", f"Step {shown.steps[-1]:,}: {last.label}."),
+        paragraph("The buttons below play what there is: it is not the language."), role="alert")
+    return join((element("h2", "Samples by step"), alarm, _legend(state, shown),
                  div("takes-box", grid, data_run=state.id, tabindex=0, role="region",
                      aria_label="Samples by step, scrollable")))
+
+
+def _outcomes(state: JobState) -> Mapping[int, Learning]:
+    """What was learned up to each step that was checked."""
+    try:
+        return {report.step: report.learning for report in read_learning(state.job.directory).reports.values()}
+    except UserError:
+        return {}
 
 
 def _legend(state: JobState, shown: SampleSelection) -> Html:
@@ -281,9 +298,11 @@ def _row(run: str, row: SampleRow, shown: SampleSelection) -> Html:
         if sample := row.samples.get(step):
             score, label = _score(sample.error, step, row.first)
             # Tab stops at the last step; the arrow keys go on from there
-            cell = element("button", span("take-mark", aria_hidden="true"), score, type="button", class_="hear",
-                           aria_pressed="false", data_sound=media.url("runs", run, sample.path),
-                           tabindex=None if step == shown.steps[-1] else -1, title=label, aria_label=f"Play {label}")
+            # its name is the hidden words and what is seen; the arrow of a change is read by its title
+            cell = element("button", span("take-mark", aria_hidden="true"), span("unseen", f"Play step {step:,}, "),
+                           score, type="button", class_="hear", aria_pressed="false",
+                           data_sound=media.url("runs", run, sample.path),
+                           tabindex=None if step == shown.steps[-1] else -1, title=label)
         cells.append(div(_cell_class(step, shown), cell, role="cell"))
     return div("takes-row", name, *cells, role="row")
 

@@ -16,7 +16,7 @@ import gradio as gr
 from gradio.components import Component
 
 from config.errors import UserError
-from config.languages import NAMES, code_of
+from config.languages import NAMES, NATIVE_NAMES, code_of, find_languages, language_title
 from config.loading import parse_options
 from config.schema import (
     AS_IS,
@@ -27,7 +27,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
 )
-from core.dataset import languages
+from core.dataset import languages, review
 from core.dataset.review import check_texts_match
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
@@ -42,13 +42,14 @@ from core.submission import job_chains, requirements
 from core.text import text_rules
 from core.workspace import KINDS, Workspace, free_name
 from ui import dataset as dataset_tab
-from ui import job_views, records, verb_form
+from ui import job_views, records, uploads, verb_form
 from ui.charts import chart
 from ui.form import parse
 from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
 from ui.run_views import loss_series
+from ui.train import stop_button
 
 
 def build(page: Page) -> None:
@@ -70,9 +71,15 @@ def build(page: Page) -> None:
                                        elem_id="start-language", min_width=140)
                 length = gr.Dropdown([("Full: 5 min, up to 800 steps", FULL)], value=FULL,
                                      label="Training length", filterable=False, elem_id="start-length", min_width=200)
-            own = _build_own(page)
+            own = _build_own(page, model)
             about_data = gr.HTML(elem_id="start-data", elem_classes="notices")
             start = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
+            with gr.Group(visible=False, elem_classes="confirm") as confirm:
+                short = gr.HTML(elem_id="start-short")
+                with gr.Row(elem_classes="controls"):
+                    longer = gr.Button("Train longer", variant="primary", size="md", elem_id="start-longer")
+                    anyway = gr.Button("Train all the same", size="md", elem_id="start-anyway")
+                    cancel = gr.Button("Cancel", size="md", elem_id="start-cancel")
             notice = gr.HTML(elem_classes="notices", elem_id="start-notice")
         with gr.Column(scale=4, min_width=300):
             steps = gr.HTML(elem_id="chain")
@@ -95,6 +102,9 @@ def build(page: Page) -> None:
     def resolved(view: View) -> View:
         return resolved_selection(workspace, view, shown_chain(view))
 
+    def budget(view: View) -> StepBudget | None:
+        return view.once(("budget",), lambda: step_budget(workspace, resolved(view), page.gpus()))
+
     def loss_curve(view: View) -> Html:
         state = _training(shown_chain(view))
         if state is None or not state.steps:
@@ -107,7 +117,7 @@ def build(page: Page) -> None:
         (dataset, lambda view: dataset_choices(workspace, resolved(view))),
         (length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
         (shown_run, lambda view: _id_of(_last_training(shown_chain(view)))),
-        (notice, notice_while_running), (start, lambda view: start_button(resolved(view))),
+        (notice, notice_while_running), (start, lambda view: start_button(resolved(view), budget(view))),
         (own.group, lambda view: gr.update(visible=_is_own(resolved(view)))),
         (about_data, lambda view: data_view(workspace, resolved(view))),
         (resume, lambda view: resume_button(shown_chain(view))),
@@ -117,8 +127,8 @@ def build(page: Page) -> None:
         (curve, loss_curve),
     ):
         live.panel(component, render, "start")
+    live.panel(stop, lambda view: stop_button(shown_chain(view)), "start")
     for button, shown in (
-        (stop, lambda states: any(state.alive and state.status != "stopping" for state in states)),
         (listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
         (details, lambda states: _training(states) is not None),
     ):
@@ -134,8 +144,36 @@ def build(page: Page) -> None:
     live.panel(page.tab, lambda view: "listen" if watched_to_the_end(view) else gr.skip())
     live.panel(followed, follow)
     live.pending.append(dataset.input(lambda: None, None, None, **QUIET))  # shows the fields of own recordings at once
-    page.on(start.click, lambda *chosen: _start(page, *chosen), [model, language, dataset, length, *own.fields],
-            [notice, followed, page.run, page.pair, *own.fields])
+    fields = [model, language, dataset, length, *own.fields]
+    started = [notice, short, confirm, longer, followed, page.run, page.pair, length, *own.fields]
+
+    def budget_of(chosen: Sequence[object]) -> StepBudget | None:
+        names = ("start_model", "start_language", "start_dataset", "start_length")
+        values = {name: str(value or "") for name, value in zip(names, chosen, strict=False)}
+        return step_budget(workspace, View("start", values, tuple(live.board.states())), page.gpus())
+
+    def start_or_ask(*chosen: Any) -> Sequence[object]:
+        """Start, or ask first if the time is known to be too short."""
+        budget = budget_of(chosen)
+        if budget is None or not budget.too_short:
+            return start_now(*chosen)
+        more = gr.update(visible=bool(budget.longer), value=f"Train {budget.longer} minutes")
+        return [NOTHING, too_short_notice(budget), gr.update(visible=True), more,
+                *(gr.skip() for _ in started[4:])]
+
+    def start_now(*chosen: Any) -> Sequence[object]:
+        first, training, run, pair, *own_values = _start(page, *chosen)
+        return [first, NOTHING, gr.update(visible=False), gr.skip(), training, run, pair, chosen[3], *own_values]
+
+    def start_longer(*chosen: Any) -> Sequence[object]:
+        budget = budget_of(chosen)
+        minutes = budget.longer if budget is not None and budget.longer else chosen[3]
+        return start_now(*chosen[:3], minutes, *chosen[4:])
+
+    page.on(start.click, start_or_ask, fields, started)
+    page.on(anyway.click, start_now, fields, started)
+    page.on(longer.click, start_longer, fields, started)
+    page.on(cancel.click, lambda: [NOTHING, gr.update(visible=False)], [], [notice, confirm])
     page.on(stop.click, lambda: _stop(page), [], [notice])
     page.on(resume.click, lambda: _resume(page), [], [notice, followed])
     page.on(further.click, lambda length: _further(page, length), [length], [notice, followed, page.run, page.pair])
@@ -190,7 +228,7 @@ def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Htm
         trained = {state.id for state in states if state.verb == "train" and state.status == "finished"
                    and not job_views.learned_nothing(state)}
         notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained) for state in states}
-        return div("card", element("h3", chain_title(states)), job_views.chain_view(states, notes))
+        return div("card", element("h2", chain_title(states)), job_views.chain_view(states, notes))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
@@ -199,7 +237,7 @@ def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Htm
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
                      class_="link wait") for number, (title, text) in enumerate(steps, 1)]
-    return div("card", element("h3", "What will happen"), element("ol", *items, class_="chain"))
+    return div("card", element("h2", "What will happen"), element("ol", *items, class_="chain"))
 
 
 def _training(states: Sequence[JobState]) -> JobState | None:
@@ -232,8 +270,9 @@ def resume_button(states: Sequence[JobState]) -> object:
     return gr.update(visible=bool(states) and _resumable(states), value=f"Resume {chain_title(states)}")
 
 
-def start_button(view: View) -> object:
-    """`Train` and the language, `again` where its recordings were trained on before."""
+def start_button(view: View, budget: StepBudget | None = None) -> object:
+    """`Train` and the language, `again` where its recordings were trained on before; it says what is known too short.
+    """
     states = shown_chain(view)
     if any(state.alive for state in usable(states)):
         return gr.update(value=f"Training {chain_title(states)}", interactive=False, variant="primary")
@@ -243,6 +282,9 @@ def start_button(view: View) -> object:
     again = any(state.steps or state.status == "finished" for state in before)
     code = _code_of(view.values["start_own_language"]) if _is_own(view) else view.values["start_language"] or "am"
     name = job_views.language_name(code) if code else "my recordings"
+    if budget is not None and budget.too_short:
+        return gr.update(value=f"Train {name}: too short, {budget.fitting:,} of {budget.needed:,} steps",
+                         interactive=True, variant="secondary")
     to_resume = _resumable(states) and any(state in before for state in states)
     return gr.update(value=f"Train {name}{' again' if again else ''}", interactive=True,
                      variant="secondary" if to_resume else "primary")
@@ -250,7 +292,7 @@ def start_button(view: View) -> object:
 
 def data_view(workspace: Workspace, view: View) -> Html:
     """How much speech the chosen dataset has and holds out, and what of it is too little."""
-    name = view.values["start_dataset"]
+    name = DEMO_DATASET if view.values["start_dataset"] == DEMO else view.values["start_dataset"]
     if name not in workspace.list_datasets():
         return NOTHING
     found = records.dataset(workspace, name)
@@ -262,10 +304,20 @@ def data_view(workspace: Workspace, view: View) -> Html:
     if found.duration_s < model_info.MIN_TRAIN_SPEECH_S:
         lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, an hour or more is better.")
+    last = next((state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == name
+                 and job_views.learning_of(state)), None)
+    failed = last is not None and job_views.learned_nothing(last)
+    if last is not None and failed:
+        lines.append(f"The last training on these recordings: {job_views.short_outcome(last)}.")
     if held_out < model_info.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
-    return div(f"notice {'wait' if len(lines) > 1 else 'info'}", *map(paragraph, lines))
+    match = review.text_match_of(workspace, name)
+    if match is not None and match.is_finding:
+        lines.append(f"{match.message} {match.hint}")
+        failed = failed or match.is_proven
+    tone = "bad" if failed else "wait" if len(lines) > 1 else "info"
+    return div(f"notice {tone}", *map(paragraph, lines), role="alert" if failed else None)
 
 
 @dataclass(frozen=True)
@@ -276,38 +328,65 @@ class _OwnFields:
     fields: tuple[Component, ...]
 
 
-def _build_own(page: Page) -> _OwnFields:
+def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
     """The fields for own recordings, which show what was recognised at once."""
-    with gr.Group(visible=False, elem_id="start-own") as group:
+    with gr.Group(visible=False) as group:
         upload = gr.File(file_count="multiple", type="filepath", height=140, elem_id="own-upload",
                          label="Drop an archive or files with their texts")
+        gr.HTML(uploads.format_help(), elem_id="own-help")
         with gr.Row(elem_classes="grid"):
             source = gr.Textbox("", label="Or a path or URL", max_lines=1, elem_id="own-source", min_width=200)
             name = gr.Textbox("", label="Name of the recordings", max_lines=1, elem_id="own-name", min_width=140)
-            language = gr.Dropdown(sorted((f"{name} ({code})", code) for code, name in NAMES.items()), value=None,
-                                   allow_custom_value=True, label="Language (or its code)", elem_id="own-language",
-                                   min_width=140)
+            language = gr.Dropdown(sorted((language_title(code), code) for code in {**NAMES, **NATIVE_NAMES}),
+                                   value=None, allow_custom_value=True, label="Language (any name, or its code)",
+                                   elem_id="own-language", min_width=140)
+        meant = gr.Radio([], label="Which language is meant?", visible=False, elem_id="own-meant",
+                         info="Of the 8,000 languages of ISO 639. For one that is not listed, write a code of your own "
+                              "from qaa to qtz.")
         found = gr.HTML(elem_id="own-found", elem_classes="notices")
         any_script = gr.Checkbox(False, label="Accept any script", visible=False, elem_id="own-any-script")
+        clean = gr.Checkbox(True, label="Clean up", elem_id="own-clean",
+                            info="Cuts the silence at the ends of the clips, and takes out of the texts what is not "
+                                 "spoken, such as [laughs]. Your files stay as they are.")
+        voice = gr.HTML(elem_id="own-voice")
+    page.live.watch("start_own_source", source)
     page.live.watch("start_own_name", name)
     page.live.watch("start_own_language", language)
 
-    def look(source: str | None, language: str, name: str) -> Sequence[object]:
-        source, code = source or "", _code_of(language)
-        question = bool(source.strip() and code) and source_preview.script_question(source.strip(), code)
-        return [dataset_tab.preview(source, code), gr.update(visible=bool(question)),
+    page.live.panel(voice, lambda view: uploads.reproduction_view(uploads.newest_reproduction(
+        view, view.values["start_model"], view.values["start_own_source"].strip())), "start")
+
+    def look(source: str | None, language: str, name: str, model: str) -> Sequence[object]:
+        source, code = (source or "").strip(), _code_of(language)
+        question = bool(source and code) and source_preview.script_question(source, code)
+        shown = dataset_tab.look(page, source, code)
+        if source and "data-assessment" in shown:
+            uploads.start_reproduction(page, model or CATALOG[0].name, source, code)
+        return [shown, gr.update(visible=bool(question)),
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
-    def take(files: Sequence[str] | str | None, language: str, name: str) -> Sequence[object]:
+    def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
         found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
         if remaining is not None:  # refused
             return [found, gr.skip(), gr.skip(), saved, remaining]
-        return [*look(str(saved), language, name), saved, remaining]
+        return [*look(str(saved), language, name, model), saved, remaining]
 
-    page.on(upload.upload, take, [upload, language, name], [found, any_script, name, source, upload], files=True)
-    for event in (source.submit, source.blur, language.change):
-        page.on(event, look, [source, language, name], [found, any_script, name])
-    return _OwnFields(group, (source, name, language, any_script))
+    page.on(upload.upload, take, [upload, language, name, model], [found, any_script, name, source, upload],
+            files=True)
+    def suggest(language: str | None) -> Sequence[object]:
+        """Languages that may be meant by what was typed; none where it names one."""
+        text = (language or "").strip()
+        codes = [] if not text or code_of(text) or _is_private(text) else find_languages(text)
+        return [NOTHING, gr.update(choices=[(language_title(code), code) for code in codes], value=None,
+                                   visible=bool(codes))]
+
+    language_notice = gr.HTML(elem_classes="notices")
+    page.on(language.change, suggest, [language], [language_notice, meant])
+    page.on(meant.input, lambda code: [NOTHING, code, gr.update(visible=False)], [meant],
+            [language_notice, language, meant])
+    for event in (source.submit, source.blur, language.change, model.input):
+        page.on(event, look, [source, language, name, model], [found, any_script, name])
+    return _OwnFields(group, (source, name, language, any_script, clean))
 
 
 def suggested_name(source: str, language: str = "") -> str:
@@ -321,13 +400,14 @@ def suggested_name(source: str, language: str = "") -> str:
 
 
 def own_recordings(workspace: Workspace, model: str, source: str, name: str, language: str,
-                   any_script: object) -> PrepareOptions:
+                   any_script: object, clean: object = True) -> PrepareOptions:
     """The import of own recordings; `UserError` for what can be told before it: a name, a format, a script."""
     source, name = source or "", name or ""
     if not source.strip():
         raise UserError("No recordings were given.", "Drop an archive or files, or give a path.")
     options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": _code_of(language),
-                                     "any_script": bool(any_script)})
+                                     "any_script": bool(any_script), "keep_edges": not clean,
+                                     "remove_unspoken": bool(clean)})
     requirements.check_new_dataset(workspace, options)
     base: tuple[str, ...] = ()
     with suppress(UserError):  # a model that is not here yet is downloaded first
@@ -346,19 +426,24 @@ def _code_of(language: str) -> str:
     return code_of(language or "") or (language or "").strip().lower()
 
 
+def _is_private(code: str) -> bool:
+    """Whether it is a code for private use (RFC 5646, 2.2.1)."""
+    return code.startswith("x-") or (len(code) == 3 and "qaa" <= code.lower() <= "qtz")
+
+
 def _is_own(view: View) -> bool:
     return view.values.get("start_dataset") == OWN
 
 
 def _start(page: Page, model: str, language: str, dataset: str, length: str, source: str, name: str,
-           own_language: str, any_script: object) -> Sequence[object]:
+           own_language: str, any_script: object, clean: object = True) -> Sequence[object]:
     """Queue the chain, a comparison and the certificate after it, and start all of it."""
     states = page.live.board.states()
     if any(state.alive for state in usable(chain_of(states))):
         raise UserError("A training is running already.", "Wait for it, or stop it first.")
     own = None
     if dataset == OWN:
-        own = own_recordings(page.workspace, model, source or "", name or "", own_language or "", any_script)
+        own = own_recordings(page.workspace, model, source or "", name or "", own_language or "", any_script, clean)
         language, dataset = own.language, own.dataset
     options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), own)
     made = job_chains.create_chain(page.workspace, options)
@@ -368,7 +453,7 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
     for job in (*made, comparison, job_chains.create_certify_job(training)):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
-            page.show(training.id), page.show(comparison.id), "", "", None, False]
+            page.show(training.id), page.show(comparison.id), "", "", None, False, True]
 
 
 def _stop(page: Page) -> Sequence[object]:
@@ -441,6 +526,8 @@ DEMO_DATASET = "amharic-demo"
 FULL, QUICK = "full", "quick"
 MINUTES = ("15", "60")
 """Lengths in minutes: as many steps as fit."""
+LEAST_SHARE = 1 / 3
+"""Of the steps needed; a training of fewer is known to be too short."""
 ANY_STEPS = 100_000
 _EXTENSION = TrainOptions.model_fields["extension"].default
 _TIMED_STEPS = 5  # fewer say little of a step's time
@@ -552,6 +639,65 @@ def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -
         name = {FULL: "Full" if options.max_minutes else f"Preset {preset}", QUICK: "Quick test"}.get(length, "")
         made.append((length_title(name, options, step_seconds(workspace, view, options, gpus)), length))
     return _choices(made, view.values.get("start_length", ""))
+
+
+@dataclass(frozen=True)
+class StepBudget:
+    """Steps that fit into a training length on this machine, beside the steps that the preset needs to learn."""
+
+    fitting: int
+    needed: int
+    step_s: float
+    longer: str = ""  # a length in minutes that is not too short; empty if none is
+    longer_steps: int = 0  # that fit into it
+
+    @property
+    def too_short(self) -> bool:
+        return self.fitting < LEAST_SHARE * self.needed
+
+    @property
+    def needed_time(self) -> str:
+        """The time of the steps needed, such as "2 h"."""
+        return duration_text(self.needed * self.step_s)
+
+
+def step_budget(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> StepBudget | None:
+    """The steps that fit into the chosen length; None where no step was timed on this machine, or for a quick test.
+
+    A quick test is chosen for being too short.
+    """
+    length = view.values.get("start_length", FULL)
+    if length == QUICK:
+        return None
+    one, dataset = _family_or_first(workspace, view.values["start_model"]), view.values.get("start_dataset", "")
+    needed = training_options(workspace, one, dataset, FULL, gpus)[1].steps
+
+    def fitting(length: str) -> int | None:
+        options = training_options(workspace, one, dataset, length, gpus)[1]
+        step_s = step_seconds(workspace, view, options, gpus)
+        if step_s is None:
+            return None
+        return min(options.steps, int(60 * options.max_minutes / step_s)) if options.max_minutes else options.steps
+
+    chosen = fitting(length)
+    step_s = step_seconds(workspace, view, training_options(workspace, one, dataset, length, gpus)[1], gpus)
+    if chosen is None or step_s is None:
+        return None
+    by_minutes = {minutes: fitting(minutes) or 0 for minutes in MINUTES}
+    enough = [minutes for minutes, steps in by_minutes.items() if steps >= needed]
+    better = [minutes for minutes, steps in by_minutes.items() if steps >= LEAST_SHARE * needed]
+    longer = (enough or better or [""])[0]
+    return StepBudget(chosen, needed, step_s, longer, min(needed, by_minutes.get(longer, 0)))
+
+
+def too_short_notice(budget: StepBudget) -> Html:
+    """Why a training of this length learns nothing, and what is enough."""
+    enough = (f"{budget.longer} minutes are enough for {budget.longer_steps:,} steps." if budget.longer else
+              "No length that is offered here is enough: use a machine with a GPU.")
+    title = f"Too short: {budget.fitting:,} of {budget.needed:,} steps fit into this time on this machine."
+    return div("notice bad", element("strong", title), paragraph(
+        f"With less than a third of the steps the model learns no speech. {budget.needed:,} steps take about "
+        f"{budget.needed_time} here. {enough}"), role="alert")
 
 
 def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:
@@ -675,7 +821,8 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     one, stem = family_of_model(workspace, model), verb_form.model_stem(workspace, model)
     picked: dict[str, Any] = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     if own is not None and own.dataset not in workspace.list_datasets():
-        picked |= {"source": own.source, "any_script": own.any_script}
+        picked |= {"source": own.source, "any_script": own.any_script, "keep_edges": own.keep_edges,
+                   "remove_unspoken": own.remove_unspoken}
     _, train = training_options(workspace, one, dataset, length, gpus)
     train = train.model_copy(update={"mismatch_action": "stop"})  # nobody may be there to read a warning
     if dataset in workspace.list_datasets():

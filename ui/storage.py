@@ -134,7 +134,7 @@ def build(page: Page) -> None:
 
 
 def _build_bin(page: Page, sizes: Measurements) -> None:
-    gr.HTML(element("h3", "Bin"))
+    gr.HTML(element("h2", "Bin"))
     bin_list = gr.HTML(elem_id="bin")
     page.live.panel(bin_list, lambda _view: bin_view(storage.list_deleted(page.workspace), sizes.latest()),
                     "storage")
@@ -178,7 +178,7 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
 
 
 def _build_archives(page: Page) -> None:
-    gr.HTML(join((element("h3", "Archives"), paragraph(
+    gr.HTML(join((element("h2", "Archives"), paragraph(
         "An export or a run as one file, with the hash of every file in it. A run brings the extended model and the "
         "datasets that a resume needs, or names them.", class_="small"))))
     with gr.Row(elem_classes="two"):

@@ -87,7 +87,7 @@ def proof_view(proof: Sequence[records.ProofRow]) -> Html:
              span("badge good", "same ids") if one.same else span("badge bad", "different")) for one in proof]
     same = sum(one.same for one in proof)
     return join((
-        element("h3", "Base languages"),
+        element("h2", "Base languages"),
         paragraph(f"{same} of {len(proof)} sentences have the same token ids with the base and the new tokenizer. "
                   "The columns count tokens.", class_="small"),
         element("details", element("summary", f"All {len(proof)} sentences"),
@@ -251,7 +251,7 @@ def candidates_view(report: TokenizerComparison) -> Html:
     name = f" {report.rules}" if report.rules else ""
     owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
     rules_used = f"with the text rules{name}{owner}" if name or owner else "without text rules"
-    return join((element("h4", "Candidates"), table(head, rows),
+    return join((element("h2", "Candidates"), table(head, rows),
                  paragraph(f"{report.texts} texts, {duration_text(report.seconds)} of audio, {rules_used}. "
                            f"{proven}", class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} skipped"),
@@ -271,7 +271,7 @@ def script_view(report: TokenizerComparison) -> Html:
     key = div("legend script-key", *(span(f"cell shade-{shade}", word) for shade, word in enumerate(
         ("none", f"under {MIN_OCCURRENCES}", f"{MIN_OCCURRENCES} and more", "100 and more", "1000 and more"))),
               span("cell shade-0 wanted", "only in your text"))
-    return join((element("h4", "Character map"), paragraph(
+    return join((element("h2", "Character map"), paragraph(
         "Counts of each character in the training text, after text rules. A character seen fewer than "
         f"{MIN_OCCURRENCES} times is too rare to learn.", class_="small"), key, *map(_block, report.script)))
 
@@ -280,7 +280,7 @@ def _block(block: ScriptBlock) -> Html:
     present_now = sum(cell.train > 0 for cell in block.cells)
     rare = sum(0 < cell.train < MIN_OCCURRENCES for cell in block.cells)
     of = f"{present_now} of {len(block.cells)} {'letters and signs' if block.whole else 'characters of the texts'}"
-    return join((element("h5", block.name),
+    return join((element("h3", block.name),
                  paragraph(f"{of}; {rare} fewer than {MIN_OCCURRENCES} times.", class_="small"),
                  div("script", *map(_cell, block.cells))))
 
@@ -300,7 +300,7 @@ def sentences_view(report: TokenizerComparison) -> Html:
     """Sentences to record for the characters that are too rare, chosen from the given text."""
     if not report.gaps:
         return NOTHING
-    head = join((element("h4", "What to record"), paragraph(
+    head = join((element("h2", "What to record"), paragraph(
         f"{len(report.gaps)} characters of your text occur fewer than {MIN_OCCURRENCES} times in the training text: "
         f"{' '.join(report.gaps)}", class_="small")))
     rows = [(number, one.text, " ".join(one.characters)) for number, one in enumerate(report.sentences, 1)]

@@ -91,9 +91,10 @@ def _build_run(page: Page) -> None:
          if (state := selected_run(view)) and state.steps else NOTHING),
     ):
         live.panel(component, render, "train")
+    live.panel(stop, lambda view: stop_button(filter(None, [selected_run(view)])), "train")
     _refresh_on(page, all_samples, scale)
     for component, visible in (
-        (stop, lambda job: job.alive and job.status != "stopping"), (resume, lambda job: job.resumable),
+        (resume, lambda job: job.resumable),
         (force, lambda job: job.status == "stopping"), (scale_row, lambda job: job.steps),
         (all_samples_row, lambda job: not run_views.select_samples(job).whole),
     ):
@@ -110,6 +111,14 @@ def _build_run(page: Page) -> None:
     page.on(cancel_force.click, lambda: [NOTHING, gr.update(visible=False)], [], [notice, confirm])
     page.on(confirm_force.click, lambda name: [*page.force_stop(chosen(name)), gr.update(visible=False)], [page.run],
             [notice, confirm])
+
+
+def stop_button(states: Iterable[JobState]) -> object:
+    """Stop, visible while one of the jobs can be stopped; red where a training learns nothing."""
+    alive = [state for state in states if state.alive and state.status != "stopping"]
+    alarmed = any(job_views.training_alarm(state) for state in alive)
+    return gr.update(visible=bool(alive), value="Stop: it learns nothing" if alarmed else "Stop",
+                     variant="stop" if alarmed else "secondary")
 
 
 def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
@@ -144,7 +153,8 @@ def status_view(view: View) -> Html:
         usable = "" if job_views.learned_nothing(state) else "The run can be used; "
         comes = "its certificate comes next" if proof else "see Certificate"
         note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
-    return join((job_views.job_card(state, title, note), job_views.training_outcome_view(state),
+    return join((job_views.job_card(state, title, note), job_views.training_alarm(state),
+                 job_views.training_outcome_view(state),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
                  job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
@@ -281,7 +291,7 @@ def _option_table(states: Sequence[JobState]) -> Html:
     fields = TrainOptions.model_fields
     rows = [((name in fields and fields[name].title) or name, *(str(state.job.settings.get(name, "–"))
                                                                 for state in states)) for name in names]
-    return join((element("h3", "Different options"),
+    return join((element("h2", "Different options"),
                  table(("Option", *(_run_label(state) for state in states)), rows)))
 
 

@@ -47,13 +47,13 @@ _PREREQUISITES: Mapping[str, tuple[str, str, str]] = {
     "extension": ("No extended model yet. Add embedding rows on the Embeddings tab.", "embeddings",
                   "Choose one, or add embedding rows on the Embeddings tab."),
 }
-"""By field: the notice if there is nothing to choose, the tab that makes one, and the hint if none is chosen."""
+"""By kind of artefact: the notice if there is none, the tab that makes one, and the hint if none is chosen."""
 _FIRST_LANGUAGE = "am"
 
 
 def tab_header(title: str, *texts: str) -> gr.HTML:
     """The title of a tab and its purpose."""
-    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
+    return gr.HTML(div("lead", element("h1", title), *(paragraph(text) for text in texts)))
 
 
 def command_fold(name: str) -> gr.HTML:
@@ -250,12 +250,23 @@ def suggest_value(current: str, wanted: Value, suggested: Iterable[Value]) -> ob
     return gr.update(value=wanted) if any(same_value(current, value) for value in suggested) else gr.skip()
 
 
+def prerequisite_of(verb: str, name: str) -> str:
+    """The kind of artefact without which `verb` cannot start, if the field `name` chooses one; else empty.
+
+    It is the verb's table that says so: a field is not a prerequisite because of its name. A field that is empty by
+    default may be left empty, and what the verb makes gets a name.
+    """
+    kind = VERBS[verb].needs.get(name, "")
+    required = kind in _PREREQUISITES and name not in VERBS[verb].makes
+    return kind if required and VERBS[verb].options.model_fields[name].default != "" else ""
+
+
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
-    """Raise `UserError` if a prerequisite is not chosen. What the verb makes gets a name, and is none."""
+    """Raise `UserError` if a prerequisite is not chosen."""
     for name, value in zip(names, values, strict=True):
-        if name in _PREREQUISITES and name not in VERBS[verb].makes and not str(value or "").strip():
+        if (kind := prerequisite_of(verb, name)) and not str(value or "").strip():
             title = VERBS[verb].options.model_fields[name].title
-            raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[name][2])
+            raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[kind][2])
 
 
 def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:

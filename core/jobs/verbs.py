@@ -30,6 +30,7 @@ from config.schema import (
     PrepareOptions,
     PushOptions,
     RecogniserOptions,
+    ResynthesizeOptions,
     ReviseOptions,
     SegmentOptions,
     SynthesizeOptions,
@@ -90,6 +91,10 @@ VERBS: Mapping[str, Verb] = {
         "Prepare dataset", "core.prepare", PrepareOptions, "data",
         "--source recordings.zip --dataset my-voice --language sw", resumes=True, removes_uploads=True,
         needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
+    "resynthesize": Verb(
+        "Hear the voice through the model", "core.resynthesize", ResynthesizeOptions, "data",
+        "--source recordings.zip --model tiny",
+        needs={"source": "source", "dataset": "dataset"}),
     "recogniser": Verb(
         "Train recogniser", "core.recogniser", RecogniserOptions, "data",
         "--dataset my-voice", needs={"dataset": "dataset"}),
@@ -136,7 +141,8 @@ VERBS: Mapping[str, Verb] = {
     "certify": Verb(
         "Compute certificate", "core.certify", CertifyOptions, "certificate",
         "--run run:first", resumes=True,
-        preempted_by=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight"),
+        preempted_by=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight",
+                      "resynthesize"),
         needs={"run": "reference"}),
     "export": Verb(
         "Export", "core.export", ExportOptions, "certificate",

@@ -94,6 +94,7 @@ class CatalogEntry:
     own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
     codes_per_second: float = 25.0
     built_in_codes: tuple[str, ...] = ()  # of the languages of a model that ships with the app
+    clones_voices: bool = False  # made to speak in the voice of any reference recording
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -252,7 +253,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
         sampling={"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0,
                   "guidance": 0.5},
         sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark", "hebrew"), preset="chatterbox",
-        own_voice=("conds.pt", "built-in"),
+        own_voice=("conds.pt", "built-in"), clones_voices=True,
     ),
     CatalogEntry(
         "indextts2", "IndexTTS2",
@@ -267,7 +268,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
         sampling={"temperature": 0.8, "top_k": 30, "top_p": 0.8, "min_p": 0.0, "repetition_penalty": 10.0,
                   "guidance": 0.0},
         sound_options=("flow_steps", "flow_prompt_s", "emotion", "duration_s", "speaking_rate", "position_scheme"),
-        preset="chatterbox", codes_per_second=50.0,
+        preset="chatterbox", codes_per_second=50.0, clones_voices=True,
     ),
 )
 

@@ -37,7 +37,7 @@ SECTION = "## Evaluation"
 _SUMMARISED = ("cer", "similarity", "naturalness")
 GROUPS: Mapping[str, str] = {"category": "By category", "length": "By length of the text", "speaker": "By speaker"}
 """Kinds of groups of sentences, and their titles."""
-_GROUPED = ("cer", "naturalness", "similarity", "missing_stop", "long_silence")
+_GROUPED = ("no_speech", "cer", "naturalness", "similarity", "missing_stop", "long_silence")
 Values = NDArray[np.float64]
 RESAMPLES, PERMUTATIONS = 2000, 9999
 _LEAST_IN_QUARTILE = 2  # sentences
@@ -58,6 +58,8 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {
+    "no_speech": Metric("No speech", "lower", "the clip holds only silence; its naturalness, speaker and prosody are "
+                        "not measured", True),
     "cer": Metric("Character error (CER)", "lower", "edits of the transcript over letters of the text", True),
     "deletions": Metric("Deleted letters", "lower", "letters of the text that the transcript lacks", True),
     "wer": Metric("Word error", "lower", "words of the text with a wrong, missing or added letter; word spaces are not "

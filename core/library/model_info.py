@@ -35,7 +35,7 @@ from core.library.records import (
     read_model_record,
 )
 from core.workspace import KINDS, Workspace
-from data.front_end import SEGMENTERS, SETTINGS_FILE
+from data.front_end import SEGMENTERS, SETTINGS_FILE, FrontEnd
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
 PACKAGES: Mapping[str, Mapping[str, str]] = {
@@ -237,6 +237,25 @@ def _front_end_languages(path: Path) -> tuple[str, ...]:
     if not all(isinstance(code, str) for code in (*codes, *base)):
         raise ValueError("a code of a language is no text")
     return tuple(sorted(codes, key=lambda code: (code in base, code)))
+
+
+def base_files(workspace: Workspace, model: str) -> tuple[str, str, Path]:
+    """Name, family and folder of a base model; the shipped files of one that is included and not in the workspace."""
+    shipped = next((entry for entry in catalog.CATALOG if entry.name == model and not entry.variants), None)
+    if shipped is not None and model not in workspace.list_models():
+        return model, shipped.name, catalog.pack_folder(shipped.name)
+    name = base_of(workspace, model)
+    return name, catalog.family_of(workspace, name), workspace.model(name)
+
+
+def front_end_of(model: ModelReference) -> FrontEnd:
+    """The text front-end of a model, which is read once; `UserError` if it cannot be read."""
+    return _front_end((model.folder if model.kind == "base" else model.folder / records.FRONT_END) / SETTINGS_FILE)
+
+
+@foreign.cached_by_file(4)  # a tokenizer takes some megabytes
+def _front_end(path: Path) -> FrontEnd:
+    return FrontEnd.load(path.parent)
 
 
 def base_languages(workspace: Workspace, model: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import yaml
 
 from config import foreign
 from config.errors import UserError
+from core.jobs.locks import locked
 from core.library import model_info
 from core.workspace import Workspace
 from data.durable_files import write_text
@@ -27,6 +28,7 @@ CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
 _COLUMNS = {"begin_s": "begin", "end_s": "end"}  # field by the column that importers know
 _FIELDS = {column: name for name, column in _COLUMNS.items()}
 _MOST = 1e12  # seconds, and clips
+_LOCK_TIMEOUT_S = 10.0
 _AGAIN = "Cut or align the recordings again under another name."
 
 
@@ -99,6 +101,23 @@ class Segments:
                        recogniser=recogniser)
         write_card(self.folder, card)
         return replace(self, card=card)
+
+
+TYPED = "typed by hand"
+"""The recogniser of segments whose texts a person typed."""
+
+
+def save_typed_text(folder: Path, clip_id: str, text: str) -> Segments:
+    """Write the text that a person typed for a clip; an empty one takes the clip out of the table."""
+    with locked(folder / "work" / "typing.lock", _LOCK_TIMEOUT_S, "Others have been saving texts of these segments for "
+                f"{_LOCK_TIMEOUT_S:g} s.", "Try again."):
+        segments = Segments.load(folder)
+        pieces = segments.pieces()
+        if clip_id not in {piece.id for piece in pieces}:
+            raise UserError(f"{folder.name!r} has no clip {clip_id!r}.", "Choose the segments again.")
+        typed = [replace(piece, text=" ".join(text.split()), score=None, doubt="") if piece.id == clip_id else piece
+                 for piece in pieces]
+        return segments.save_texts(typed, segments.card.recogniser or TYPED)
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {

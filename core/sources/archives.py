@@ -74,14 +74,15 @@ def packed_files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback = lambda size, name: None,
-                   *, texts_only: bool = False) -> list[SkippedRow]:
+                   *, texts_only: bool = False, only: frozenset[str] | None = None) -> list[SkippedRow]:
     """Write the members of the archive at `path` into `folder`, which is empty; the skipped ones.
 
-    `free`: bytes that may be written. `texts_only`: recordings become empty files, for a look at the texts. Raises
-    `UserError` for an archive that is damaged or too large.
+    `free`: bytes that may be written. `texts_only`: recordings become empty files, for a look at the texts. `only`:
+    the paths below `folder` that are written, with `/`; None writes all. Raises `UserError` for an archive that is
+    damaged or too large.
     """
     room = min(free - _SPARE_BYTES, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * path.stat().st_size))
-    unpacking = _Unpacking(path, folder, room, on_block, texts_only)
+    unpacking = _Unpacking(path, folder, room, on_block, texts_only, only)
     hint = "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again."
     try:
         with foreign.reading(path.name, hint, *_DAMAGED), confinement.verified(path) as readable:
@@ -108,6 +109,7 @@ class _Unpacking:
     room: int
     on_block: BlockCallback
     texts_only: bool = False
+    only: frozenset[str] | None = None
     skipped: list[SkippedRow] = field(default_factory=list)
     written_bytes: int = 0
     members: int = 0
@@ -120,9 +122,11 @@ class _Unpacking:
         # A limit on the number stops archives of very many tiny files.
         if self.members > _MAX_MEMBERS:
             raise UserError(f"{self.archive.name} has more than {_MAX_MEMBERS} files.", "Pack it in parts.")
+        inside = path_inside(name)
+        if self.only is not None and str(inside) not in self.only:
+            return None
         if not self.texts_only:
             self.check(size, name)
-        inside = path_inside(name)
         if isinstance(inside, str):
             # Nobody packed files such as macOS's `__MACOSX/._a.wav` on purpose.
             if inside != _HIDDEN:
@@ -196,7 +200,7 @@ def path_inside(name: str) -> PurePosixPath | str:
 
 def _zip(path: Path, to: _Unpacking) -> None:
     with zipfile.ZipFile(path) as archive:
-        if not to.texts_only:
+        if not to.texts_only and to.only is None:
             to.check(sum(info.file_size for info in archive.infolist()), "all its files")
         for info in archive.infolist():
             # The upper bits are the Unix mode, if the packer wrote one.

@@ -28,7 +28,7 @@ from data.validation import ValidationReport as ValidationReport
 REPORT_FILE = "report.json"
 _UPLOADS = Path(KINDS["upload"]).name
 _MAX_AGE_S = 24 * 3600.0
-_FIRST = 2000  # entries that are looked at
+MOST_ENTRIES = 2000  # that are looked at
 _NAMED = 3
 _LARGEST_ZIP, _LARGEST_TAR = 10_000_000_000, 200_000_000  # bytes; of a ZIP only texts are read, a TAR is read whole
 
@@ -105,31 +105,31 @@ def _without_folder(text: str, source: str) -> str:
 
 
 def script_question(source: str, language: str) -> str:
-    """Why the first texts of `source` may be in another language or script; empty if they cannot be read here."""
-    if _unread(source):
+    """Why the first texts of `source` may be in another language or script; empty where they cannot be read here."""
+    if unread(source):
         return ""
-    with _opened(source) as path:
-        entries = islice(import_source(path, language, foreign=_is_foreign(source)), _FIRST) if path else ()
+    with opened(source) as path:
+        entries = islice(import_source(path, language, foreign=is_foreign(source)), MOST_ENTRIES) if path else ()
         return script_doubt(language, (entry.text for entry in entries if not isinstance(entry, SkippedRow)))
 
 
 def _describe(source: str, language: str) -> tuple[str, ...]:
     if source.strip() in ("", "demo", AS_IS):
         return ()
-    line = _unread(source)
+    line = unread(source)
     if line:
         return (line,)
-    with _opened(source) as path:
+    with opened(source) as path:
         if path is None:
             return (f"{Path(source).name} is an archive: it is unpacked and recognised when the preparation starts.",)
-        imported = import_source(path, language, foreign=_is_foreign(source))
-        looked_at = list(islice(imported, _FIRST))
+        imported = import_source(path, language, foreign=is_foreign(source))
+        looked_at = list(islice(imported, MOST_ENTRIES))
 
     # Rows without a text are skipped too, though they could be read.
     entries_read = [entry for entry in looked_at if not isinstance(entry, SourceNote)]
     left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.location, "its text is empty")
                 for entry in entries_read if isinstance(entry, SkippedRow) or not entry.text.strip()]
-    prefix = "first " if len(looked_at) == _FIRST else ""
+    prefix = "first " if len(looked_at) == MOST_ENTRIES else ""
     usable = len(entries_read) - len(left_out)
     entries = f"{prefix}{len(entries_read)} entr{'y' if len(entries_read) == 1 else 'ies'}"
 
@@ -142,12 +142,12 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _is_foreign(source: str) -> bool:
+def is_foreign(source: str) -> bool:
     """Whether the source may name no recording outside of its folder."""
     return confinement.is_confined() or _UPLOADS in Path(source).parts
 
 
-def _unread(source: str) -> str:
+def unread(source: str) -> str:
     """A line on a source that is not read before it is prepared; empty for one that is."""
     if source.strip() in ("", "demo", AS_IS):
         return "It is read when the preparation starts."
@@ -175,7 +175,7 @@ def _unread_path(path: Path) -> str:
 
 
 @contextmanager
-def _opened(source: str) -> Iterator[Path | None]:
+def opened(source: str) -> Iterator[Path | None]:
     """A folder or file to read entries from; of an archive its texts beside empty recordings, None for a large one."""
     with confinement.opened(source, in_place=True) as path, _opened_path(path) as readable:
         yield readable

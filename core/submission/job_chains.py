@@ -34,6 +34,8 @@ class ChainOptions:
     dataset: str = "amharic-demo"
     language: str = "am"
     any_script: bool = False
+    keep_edges: bool = False
+    remove_unspoken: bool = False
     rules: str = "am"  # text rules; they verbalize numbers
     merges: int = 0
     train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # without dataset, model
@@ -93,7 +95,8 @@ def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     values: dict[str, Mapping[str, object]] = {
         "download": {} if chosen.model_present else model,
         "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language,
-                    "any_script": chosen.any_script, **rules},
+                    "any_script": chosen.any_script, "keep_edges": chosen.keep_edges,
+                    "remove_unspoken": chosen.remove_unspoken, **rules},
         "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges, **rules},
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},

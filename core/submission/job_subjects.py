@@ -52,6 +52,9 @@ def _names(verb: str, options: Mapping[str, object]) -> str:
             return given("segments")
         case "prepare":
             return f"{given('dataset')} from {given('source').rpartition('/')[2] or given('source')}"
+        case "resynthesize":
+            source = given("source").rpartition("/")[2] or given("source")
+            return f"{given('dataset') or source} through {given('model')}"
         case "revise":
             return f"{given('dataset')} as {given('save_as')}"
         case "tokenizer":

@@ -28,6 +28,7 @@ from config.schema import (
     PreflightOptions,
     PrepareOptions,
     PushOptions,
+    ResynthesizeOptions,
     ReviseOptions,
     SynthesizeOptions,
     TokenizerOptions,
@@ -92,6 +93,11 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 _check_new_tokenizer(workspace, options)
         case ExtendOptions():
             _check_new_extension(workspace, options)
+        case ResynthesizeOptions() if bool(options.source) == bool(options.dataset):
+            raise UserError("Give a source or a dataset: one of the two.",
+                            "Give --source PATH for recordings that are not prepared, else --dataset NAME.")
+        case ResynthesizeOptions():
+            model_info.base_files(workspace, options.model)  # which must be there, or ship with the app
         case EvaluateOptions() if not options.models:
             raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
         case ListeningTestOptions():
@@ -187,7 +193,7 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
             yield from _evaluated_models(options.models)
             continue
         value = str(getattr(options, field))
-        if not value and kind not in ("source", "export"):
+        if not value and (kind not in ("source", "export") or isinstance(options, ResynthesizeOptions)):
             continue
         if isinstance(options, TokenizerOptions) and field == "tokenizer" and options.part != "report":
             continue  # it will be made

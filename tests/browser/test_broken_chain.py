@@ -88,11 +88,11 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     form.get_by_role("button", name="New run").click()
     choose(page.locator("#preset input"), page.get_by_role("option", name="Small data"))
     expect(page.locator("#preset-about")).to_contain_text("Not yet measured", timeout=PATIENCE_MS)
-    steps = page.locator("#field-steps input").first
+    steps = page.locator(".field-steps input").first
     expect(steps).to_have_value("4000", timeout=PATIENCE_MS)
     adapters = form.locator("button.label-wrap", has_text="Adapters").first
     adapters.click()
-    rank = page.locator("#field-adapter_rank input").first
+    rank = page.locator(".field-adapter_rank input").first
     expect(rank).to_have_value("32", timeout=PATIENCE_MS)  # the preset fills the fields one after another
     fill_opened(rank, "24")
     expect(adapters).to_contain_text("Adapters: Adapter rank changed", timeout=PATIENCE_MS)

@@ -82,8 +82,10 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
     page.keyboard.press("Tab")
     expect(page.locator("#own-found")).not_to_contain_text("Ethiopic")
     expect(page.locator("#teach")).to_have_text("Train Swahili")
-    for typed, shown, button in (("ha", "Hausa (ha)", "Train Hausa"), ("german", "German (de)", "Train German"),
-                                 ("ta", "ta", "Train Tamil"), ("kore", "Korean (ko)", "Train Korean")):
+    for typed, shown, button in (
+            ("ha", "Hausa · Harshen Hausa (ha)", "Train Hausa"), ("german", "German · Deutsch (de)", "Train German"),
+            ("kn", "kn", "Train Kannada"), ("kore", "Korean · 한국어 (ko)", "Train Korean"),
+            ("አማ", "Amharic · አማርኛ (am)", "Train Amharic"), ("twi", "Twi (tw)", "Train Twi")):
         language.fill("")
         language.press_sequentially(typed)
         page.keyboard.press("Enter")
@@ -110,7 +112,7 @@ def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_p
 
 def test_a_number_that_a_browser_cannot_hold_is_named(two: Two, shared_page: Visit) -> None:
     page = shared_page(two.empty, "Data")
-    share = page.locator("#field-held_out input").first
+    share = page.locator(".field-held_out input").first
     share.select_text()
     page.keyboard.insert_text("1e999")  # as pasted
     expect(page.locator("#refused")).to_have_text("Held-out share: 1e999 is too large. Give a smaller number.")
@@ -134,7 +136,7 @@ def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
     two: Two, open_page: Visit, tab: str, verb: str, way: str,
 ) -> None:
     page = open_page(f"{two.empty}?tab={tab}")
-    field = page.locator(f"#tab-{tab} #field-model input")
+    field = page.locator(f"#tab-{tab} .field-model input")
     expect(page.locator(f"#{verb}-needs")).to_contain_text("No base model")
     expect(field).to_have_value("")
     page.locator(f"#{verb}-needs-{way}").click()

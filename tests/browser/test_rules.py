@@ -31,7 +31,7 @@ def test_a_rule_is_added_seen_and_saved(tmp_path: Path, open_page: Callable[...,
         expect(page.locator("#rules-shown mark.old").first).to_have_text("ወ/ዘ")
         page.click("#rules-save")
         expect(page.locator("#rules-notice")).to_contain_text("am-2 saved")
-        expect(page.locator("#field-rules input")).to_have_value("am-2")
+        expect(page.locator(".field-rules input")).to_have_value("am-2")
         assert text_rules.load(workspace, "am-2").abbreviations["ወ/ዘ"] == "ወደ ዘመን"
         page.fill("#rules-save-as input, #rules-save-as textarea", "am")
         page.click("#rules-save")

@@ -70,5 +70,5 @@ def test_a_second_language_is_added_by_the_same_button(workspace: Workspace, app
     assert [one.source for one in record.origin.earlier_trainings] == [f"run:{RUN}@8"]
 
     open_tab(page, "Tokenizer")  # where the next one is offered, on top of both
-    page.locator("#tab-tokenizer #field-model input").click()
-    expect(page.locator("#tab-tokenizer #field-model [role=option]").filter(has_text=training.id)).to_have_count(1)
+    page.locator("#tab-tokenizer .field-model input").click()
+    expect(page.locator("#tab-tokenizer .field-model [role=option]").filter(has_text=training.id)).to_have_count(1)

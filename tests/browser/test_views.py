@@ -173,8 +173,8 @@ def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, shared_page: Vi
 def test_a_wrong_option_is_told_beside_the_button_and_starts_nothing(scene: Scene, shared_page: Visit) -> None:
     page = shared_page(scene.app.url, "Tokenizer")
     before = scene.workspace.list_runs()
-    expect(page.locator("#tab-tokenizer #field-dataset input")).to_have_value(re.compile("."))
-    name = page.locator("#tab-tokenizer #field-tokenizer input, #tab-tokenizer #field-tokenizer textarea")
+    expect(page.locator("#tab-tokenizer .field-dataset input")).to_have_value(re.compile("."))
+    name = page.locator("#tab-tokenizer .field-tokenizer input, #tab-tokenizer .field-tokenizer textarea")
     name.fill("../../x")
     page.locator("#run-tokenizer").click()
     expect(page.locator("#tab-tokenizer [role=alert]").first).to_contain_text("'../../x' cannot be a name")
@@ -198,20 +198,20 @@ def test_what_is_typed_while_a_suggestion_is_on_its_way_stays(scene: Scene, open
     page.route("**/run/predict*", hold)
     open_tab(page, "Tokenizer")
     wait_until(lambda: bool(held), page)
-    page.locator("#field-tokenizer input, #field-tokenizer textarea").fill("mine")
+    page.locator(".field-tokenizer input, .field-tokenizer textarea").fill("mine")
     released.append(True)
     for route, answer in held:
         route.fulfill(response=answer)
-    expect(page.locator("#tab-tokenizer #field-dataset input")).to_have_value(re.compile("."))
+    expect(page.locator("#tab-tokenizer .field-dataset input")).to_have_value(re.compile("."))
     page.wait_for_timeout(3000)
-    expect(page.locator("#field-tokenizer input, #field-tokenizer textarea")).to_have_value("mine")
+    expect(page.locator(".field-tokenizer input, .field-tokenizer textarea")).to_have_value("mine")
     page.unroute_all(behavior="ignoreErrors")  # answers may be on their way
 
 
 def test_the_equal_command_follows_the_form(scene: Scene, shared_page: Visit) -> None:
     page = shared_page(scene.app.url, "Tokenizer")
-    page.locator("#field-merges input").fill("40")
-    page.locator("#field-merges input").press("Tab")
+    page.locator(".field-merges input").fill("40")
+    page.locator(".field-merges input").press("Tab")
     page.get_by_role("button", name="Command line").locator("visible=true").click()
     expect(page.locator("#command-tokenizer")).to_contain_text("python -m scripts.tokenizer --workspace")
     expect(page.locator("#command-tokenizer")).to_contain_text("--merges 40")

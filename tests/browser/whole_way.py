@@ -34,7 +34,7 @@ def write_recordings(folder: Path) -> Path:
 
 
 def field(page: Page, tab: str, name: str) -> Locator:
-    return page.locator(f"#tab-{tab} #field-{name} input, #tab-{tab} #field-{name} textarea").first
+    return page.locator(f"#tab-{tab} .field-{name} input, #tab-{tab} .field-{name} textarea").first
 
 
 def done(page: Page, workspace: Workspace, verb: str, count: int = 1) -> JobState:

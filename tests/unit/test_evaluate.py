@@ -74,6 +74,27 @@ def test_error_and_distance_are_computed_again_from_the_files(
             assert estimate.low - 1e-9 <= estimate.value <= estimate.high + 1e-9, metric
 
 
+def test_silence_is_counted_and_has_no_naturalness(evaluated: tuple[Workspace, Listener, EvaluateOptions]) -> None:
+    """The clips of the base are there already, as of a stopped job, and silent."""
+    workspace, first, options = evaluated
+    assert report_of(first).estimates["base:tiny"]["fr"]["no_speech"].value == 0.0
+    listener = Listener(workspace.runs / "silent")
+    (listener.directory / "audio").mkdir()
+    lines = []
+    for line in (first.directory / evaluate._CLIPS).read_text("utf-8").splitlines():
+        clip = json.loads(line)
+        if clip["model"] == "base:tiny":
+            path = listener.directory / clip["audio"]
+            soundfile.write(path, np.zeros(16_000, np.float32), 16_000)
+            lines.append(json.dumps({**clip, "sha256": evaluate._hash_file(path)}))
+    (listener.directory / evaluate._CLIPS).write_text("\n".join(lines) + "\n", "utf-8")
+
+    evaluate.run(options.model_copy(update={"models": ("base:tiny",)}), workspace, listener)
+    measured = report_of(listener).estimates["base:tiny"]["fr"]
+    assert measured["no_speech"].value == 1.0
+    assert not {"naturalness", "similarity", "rate", "long_silence", "mcd"} & set(measured)
+
+
 def distance(one: Path, other: Path) -> float:
     """Mel-cepstral distance in dB, by librosa's mel and path."""
     cepstra = []

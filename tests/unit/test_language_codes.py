@@ -8,7 +8,16 @@ import pytest
 from small_data import AMHARIC, Recorder, SmallFamily, base, write_dataset
 
 from config.errors import UserError
-from config.languages import NAMES, _registry, code_of, doubt, language_name
+from config.languages import (
+    NAMES,
+    NATIVE_NAMES,
+    _registry,
+    code_of,
+    doubt,
+    find_languages,
+    language_name,
+    language_title,
+)
 from config.loading import parse_options
 from config.schema import PrepareOptions
 from core import prepare
@@ -76,3 +85,17 @@ def test_a_dataset_of_an_unknown_code_is_prepared_with_a_warning(
 def test_a_language_written_by_its_name_is_told_its_code() -> None:
     with pytest.raises(UserError, match="such as `wal`"):
         parse_options(PrepareOptions, {"language": "Wolaytta"})
+
+
+@pytest.mark.parametrize(("text", "code"), [
+    ("አማርኛ", "am"), ("mboshi", "mdw"), ("Mbosi", "mdw"), ("twi", "tw"), ("Oluganda", "lg"), ("sidama", "sid"),
+    ("kiswahili", "sw"), ("yoruba", "yo"), ("ibibio", "ibb"), ("afan oromo", "om"), ("mdw", "mdw")])
+def test_a_language_is_found_by_any_of_its_names(text: str, code: str) -> None:
+    assert find_languages(text)[:1] == [code]
+
+
+def test_native_names_are_of_known_codes_and_are_codes_of_them() -> None:
+    assert set(NATIVE_NAMES) <= set(_registry())
+    assert code_of("አማርኛ") == "am"
+    assert language_title("am") == "Amharic · አማርኛ (am)"
+    assert find_languages("qqqqqq") == find_languages("a") == []

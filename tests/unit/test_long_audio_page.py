@@ -11,7 +11,16 @@ from config.errors import UserError
 from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
 from core.jobs.job import Job
 from core.jobs.state import JobState, Status
-from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, write_card, write_clips
+from core.library.segments import (
+    PIECES,
+    TYPED,
+    SegmentClip,
+    Segments,
+    SegmentsCard,
+    save_typed_text,
+    write_card,
+    write_clips,
+)
 from core.sources import source_preview
 from core.submission import requirements
 from core.workspace import Workspace
@@ -46,6 +55,28 @@ def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace
     assert orders == [
         ("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am", max_clip_s=10, denoise=True)),
         ("transcribe", TranscribeOptions(segments="talks", recogniser="openai/whisper-small"))]
+
+
+def test_without_a_recogniser_recordings_are_cut_and_their_texts_typed(workspace: Workspace, tmp_path: Path) -> None:
+    orders = page.jobs_to_start(of(workspace), values(tmp_path, kind=page.BY_HAND, recogniser=""), keep=True)
+    assert orders == [("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am"))]
+
+    folder = write_segments(workspace).folder
+    found = save_typed_text(folder, "a-1", " ሰላም  ለሁሉም ")
+    assert [piece.text for piece in found.pieces()] == ["", "ሰላም ለሁሉም"]
+    assert (found.card.texts, found.card.recogniser) == (1, TYPED)
+    assert [piece.text for piece in save_typed_text(folder, "a-1", "").pieces()] == ["", ""]
+    with pytest.raises(UserError, match="has no clip"):
+        save_typed_text(folder, "b-9", "x")
+
+
+def test_the_clip_whose_text_is_typed_is_played_from_its_place(workspace: Workspace) -> None:
+    found = write_segments(workspace)
+    shown = page.typed_clip_view(found, found.pieces(), 1, play=True)
+    assert "media/segments/talks/audio/a.flac#t=3.000,6.000" in shown
+    assert "Clip 2 of 2" in shown
+    assert "autoplay" in shown
+    assert "autoplay" not in page.typed_clip_view(found, found.pieces(), 0, play=False)
 
 
 def test_with_a_text_they_are_aligned_and_a_pasted_text_is_kept(workspace: Workspace, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import gradio as gr
 import pytest
 
 from config.errors import UserError
-from config.schema import ExtendOptions, Options, PrepareOptions, TokenizerOptions
+from config.schema import ExtendOptions, Options, PackOptions, PrepareOptions, TokenizerOptions
 from core.jobs.job import Job
 from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from ui import form, verb_form
 from ui.live import View
@@ -61,6 +62,16 @@ def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> Non
         verb_form.require_choices("tokenizer", ("model",), (None,))
     assert "nothing is chosen" in refused.value.message
     assert "download one on the Model tab" in refused.value.hint
+
+
+def test_a_field_is_no_prerequisite_because_of_its_name() -> None:
+    options = PackOptions(item="export:mine")
+    verb_form.require_choices("pack", ("item", "data", "model"), (options.item, options.data, options.model))
+    assert [name for name in PackOptions.model_fields if verb_form.prerequisite_of("pack", name)] == []
+    found = {(verb, name) for verb, entry in VERBS.items() for name in entry.options.model_fields
+             if verb_form.prerequisite_of(verb, name)}
+    assert {("tokenizer", "model"), ("train", "extension"), ("extend", "tokenizer"), ("prepare", "model")} <= found
+    assert not {("tokenizer", "tokenizer"), ("prepare", "add_to"), ("train", "replay_datasets")} & found
 
 
 def test_the_name_that_a_form_suggests_is_free(workspace: Workspace) -> None:

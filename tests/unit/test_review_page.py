@@ -178,7 +178,7 @@ def test_errors_alone_are_excluded_and_taken_back(page: Any) -> None:
 def test_the_spread_of_the_clips_is_drawn(page: Any) -> None:
     drawn = clip_review._spread(page, view())
     for title in ("Duration", "Speaking rate", "Level", "Voice over noise", "Characters"):
-        assert f"<h4>{title}</h4>" in drawn
+        assert f"<h2>{title}</h2>" in drawn
 
 
 def told(page: Any, **command: str) -> None:

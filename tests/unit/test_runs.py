@@ -37,7 +37,7 @@ def states(tmp_path: Path) -> list[JobState]:
 
 
 def titles(html: str) -> list[str]:
-    return [part.partition("</h4>")[0] for part in html.split("<h4>")[1:]]
+    return [part.partition("</h2>")[0] for part in html.split("<h2>")[1:]]
 
 
 def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
@@ -45,7 +45,7 @@ def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
     for title in ("Speech loss", "Text loss", "Held-out speech loss, Amharic", "Held-out speech loss, English",
                   "CER, Amharic", "Learning rate, rows", "Gradient norm", "Tokens per second", "Peak memory, GiB"):
         assert title in titles(html)
-    speech = html[html.index("<h4>Speech loss"):html.index("<h4>Text loss")]
+    speech = html[html.index("<h2>Speech loss"):html.index("<h2>Text loss")]
     assert speech.count("<polyline") == 2
     assert "--series-1" in speech
     assert "--series-2" in speech
@@ -55,7 +55,7 @@ def test_each_parameter_group_has_a_chart_of_its_rate(states: list[JobState]) ->
     gated = replace(states[0], steps=tuple(replace(step, learning_rates={"rows": 2e-3, "adapters": 1e-4})
                                            for step in states[0].steps))
     html = train.comparison_view([gated, states[1]], False, False)
-    by_title = {part.partition("</h4>")[0]: part for part in html.split("<h4>")[1:]}
+    by_title = {part.partition("</h2>")[0]: part for part in html.split("<h2>")[1:]}
     assert [by_title[f"Learning rate, {group}"].count("<polyline") for group in ("rows", "adapters")] == [2, 1]
     assert "Learning rate, adapters" not in train.comparison_view(states, False, False)
 
@@ -63,7 +63,7 @@ def test_each_parameter_group_has_a_chart_of_its_rate(states: list[JobState]) ->
 def test_a_run_of_before_memory_was_told_has_no_line_and_no_number(states: list[JobState], tmp_path: Path) -> None:
     old = trained(Workspace(tmp_path), "old", memory=False)
     html = train.comparison_view([old, states[0]], False, False)
-    memory = html[html.index("<h4>Peak memory, GiB"):html.index("<table")]
+    memory = html[html.index("<h2>Peak memory, GiB"):html.index("<table")]
     assert memory.count("<polyline") == 1
     assert "1.9 GiB (GPU)" in html
     assert "Peak memory, GiB" not in titles(train.comparison_view([old], False, False))

@@ -239,7 +239,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     proof = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert proof.check("character_error_rates").result == "not proven"
     shown = str(certificate_view(proof))
-    assert "checks passed, new language not measured" in shown
+    assert "checks passed" in shown
     assert "Amharic was not measured. Trained for 8 steps." in shown
 
 

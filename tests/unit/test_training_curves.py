@@ -37,12 +37,12 @@ def run(count: int = 20, *, languages: tuple[str, ...] = ("am",), scope: str = "
 
 
 def titles(html: str) -> list[str]:
-    return re.findall(r"<h4>(.*?)</h4>", html)
+    return re.findall(r"<h2>(.*?)</h2>", html)
 
 
 def drawn(html: str, title: str) -> str:
     """The chart of that title."""
-    return next(part for part in html.split("<h4>") if part.startswith(f"{title}</h4>"))
+    return next(part for part in html.split("<h2>") if part.startswith(f"{title}</h2>"))
 
 
 def keys(html: str, title: str) -> list[str]:
