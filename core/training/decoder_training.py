@@ -70,9 +70,8 @@ def _recordings(options: TrainOptions, workspace: Workspace, sample_rate: int) -
     if len(clips) < _MIN_CLIPS:
         raise UserError(f"The dataset {options.dataset!r} has {pluralize(len(clips), 'training clip')}; a decoder is "
                         f"trained on at least {_MIN_CLIPS}.", "Add recordings, or set decoder_minutes to 0.")
-    clips = random.Random(options.seed).sample(clips, len(clips))
-    seconds, waveforms = 0.0, []
-    for clip in clips:
+    seconds, waveforms = 0.0, list[torch.Tensor]()
+    for clip in random.Random(options.seed).sample(clips, len(clips)):
         seconds += clip.duration_s
         if waveforms and seconds > MAX_RECORDINGS_S:
             break

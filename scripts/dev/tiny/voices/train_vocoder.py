@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from data.acoustics.audio import log_mel
+from models.tiny.decoder_adaptation import PatchDiscriminator
 from models.tiny.vocoder import MelVocoder
 from scripts.dev.tiny.voices.codec import Codec
 from scripts.dev.tiny.voices.recordings import SETTINGS, Recordings
-from scripts.dev.tiny.voices.train_codec import PatchDiscriminator
 
 RESOLUTIONS = ((2048, 1200, 240), (1024, 600, 120), (512, 240, 50), (256, 120, 30), (128, 64, 16))  # FFT, window, hop
 JUDGED = RESOLUTIONS[1:4]  # what a discriminator sees
