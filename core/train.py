@@ -31,7 +31,7 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
 from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
-from core.library import certificate, learning
+from core.library import certificate, checkpoints, learning
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
@@ -171,7 +171,8 @@ def train_loop(training_run: TrainingRun) -> None:
         early = training_run.early_stopping
         reporter.emit(WarningRaised(
             f"Stopped early at step {trainer.step} of {trainer.schedule.steps}: "
-            f"{early.validations_without_improvement} validations in a row did not improve the {training_run.metric} "
+            f"{early.validations_without_improvement} validations in a row did not improve the "
+            f"{training_run.metric.label} "
             f"of {early.best:.4f} at step {early.best_step}."))
     elif trainer.step < trainer.schedule.steps:
         reporter.emit(WarningRaised(
@@ -250,11 +251,12 @@ def run_result(trainer: Trainer, reporter: Reporter) -> Result:
     """The result of a finished training. Its certificate is computed by a later job."""
     run_dir = reporter.directory
     best = checkpoint.best_intact(run_dir, lambda message: reporter.emit(WarningRaised(message)))
-    ranking = checkpoint.read_ranking(run_dir)
+    ranking = checkpoints.read_ranking(run_dir)
     report = learning.read_report(run_dir, best)
     return {
         "learning": report.learning.value, "learning_outcome": learning.describe_report(report),
-        "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
+        "run": run_dir.name, "steps": trainer.step, "best_step": best,
+        "chosen_by": ranking.metric.label if ranking.metric else "",
         "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
         "certificate": certificate.NOT_PROVEN_YET,
     }

@@ -20,7 +20,7 @@ from functools import partial
 from typing import IO, Any, NoReturn, ParamSpec, get_args
 
 from config.arguments import add_arguments, given_values, merged
-from config.errors import CODE, UserError
+from config.errors import ErrorKind, UserError, without_code_marks
 from config.loading import parse_options
 from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import control, gpus, worker
@@ -181,13 +181,12 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
 def is_worth_resuming(state: JobState) -> bool:
     """Whether a resume without other options may succeed; not if the user must change an option, such as a taken name.
 
-    Hints about problems outside of the job contain "continue" or "resume"; a hint with the command itself needs no
-    second one. A training is always worth resuming.
+    A training is worth resuming unless its hint has another command.
     """
-    if not state.resumable or "--resume" in state.hint:
+    if not state.resumable or state.error_kind == ErrorKind.OTHER_COMMAND:
         return False
-    refused = state.status == "failed" and not state.traceback and state.verb != "train"
-    return not refused or re.search("continue|resume", f"{state.message} {state.hint}".lower()) is not None
+    rejected = state.status == "failed" and not state.traceback and state.verb != "train"
+    return not rejected or state.error_kind == ErrorKind.ENVIRONMENT
 
 
 def resume_command(job: Job) -> str:
@@ -312,7 +311,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
 
 def _refuse(error: UserError, as_json: bool) -> int:
     """Print why nothing was started; the exit code."""
-    sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
+    sys.stderr.write(without_code_marks(f"{error.message}\n{error.hint}\n"))
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
@@ -349,7 +348,7 @@ class Console:
         self._open_line = False
 
     def show(self, event: Event) -> None:
-        text = CODE.sub(r"\1", describe(event))
+        text = without_code_marks(describe(event))
         if isinstance(event, Progress) and sys.stdout.isatty():
             sys.stdout.write(f"\r\033[K{text[:shutil.get_terminal_size().columns - 1]}")
             sys.stdout.flush()

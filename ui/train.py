@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -20,7 +20,7 @@ from core.jobs.events import Step
 from core.jobs.job import load_job
 from core.jobs.reporter import duration_text, memory_text, size_text
 from core.jobs.state import JobState
-from core.library import model_info
+from core.library import checkpoints, model_info
 from core.library.model_info import FittedPreset
 from ui import clip_review, job_views, records, run_views, verb_form
 from ui.charts import Point, Series, chart, smooth
@@ -140,7 +140,7 @@ def status_view(view: View) -> Html:
     past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
     proof = next((one for one in view.alive if one.certifies == state.id), None)
     note = job_views.certificate_note(state, past)
-    if state.status == "finished" and records.unproven_note(state):
+    if state.status == "finished" and records.is_unproven(state):
         usable = "" if job_views.learned_nothing(state) else "The run can be used; "
         comes = "its certificate comes next" if proof else "see Certificate"
         note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
@@ -388,12 +388,8 @@ def current_preset(page: Page, view: View) -> FittedPreset:
         on_cpu = view.values["train.device"] == "cpu"
         family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
         speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
-        preset = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
-                                       view.values["memory"])
-        if not on_cpu:
-            return preset
-        return replace(preset, reasons=tuple(reason.replace(
-            "No GPU was found on this machine", "Device is cpu") for reason in preset.reasons))
+        return model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
+                                     view.values["memory"], on_cpu=on_cpu)
 
     return view.once(("preset", *(view.values[name] for name in _PRESET_INPUTS)), fit)
 
@@ -501,7 +497,7 @@ def checkpoints_view(state: JobState | None) -> Html:
     if state is None or not steps:
         return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
     names = checkpoint_names.pinned_names(state.job.directory)
-    best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
+    best = checkpoints.read_ranking(state.job.directory).best
     rows = []
     for step in steps:
         folder = checkpoint_names.folder_of(state.job.directory, step)

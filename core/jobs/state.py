@@ -109,6 +109,7 @@ class JobState:
     message: str = ""  # of the failure or the stop
     hint: str = ""
     traceback: str = ""
+    error_kind: str = ""  # of a failure, a `config.errors.ErrorKind`
     exit_code: int | None = None
     interrupted: bool = False  # its processes ended, and no person had requested it
     restarts: int = 0  # attempts that the app began after such interruptions, since the last checkpoint
@@ -181,7 +182,8 @@ class JobStateReducer:
                 self._set(status="finished", reason="", result=event.result, ended_at=event.time, exit_code=0)
             case Failed():
                 self._set(status="crashed" if event.exit_code < 0 else "failed", reason="", message=event.message,
-                          hint=event.hint, traceback=event.traceback, exit_code=event.exit_code, ended_at=event.time)
+                          hint=event.hint, traceback=event.traceback, exit_code=event.exit_code,
+                          error_kind=event.error_kind, ended_at=event.time)
             case Skipped():
                 self._set(status="skipped", reason="", message=event.message, hint=event.hint, ended_at=event.time)
             case Stopped():

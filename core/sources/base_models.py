@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from config import foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library import published
@@ -94,6 +94,7 @@ def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, rep
             f"{error.filename or target} could not be written: {error.strerror or error} "
             f"({size_text(workspace.free_bytes())} are free on that disk).",
             "Free some disk space, then continue; what was downloaded is kept.",
+            ErrorKind.ENVIRONMENT,
         ) from error
 
 

@@ -29,8 +29,9 @@ from core.library.learning import (
 from core.model.loading import TTSModel
 from core.model.precision import Precision
 from core.speech import evaluation, measures
-from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
+from core.speech.evaluation import EvaluatedSentence, PreparedVoices, SpeechEvaluator
 from data.acoustics import audio
+from data.manifest import HeldOutSentence
 from data.measures import Samples, frame_powers
 from models.base import LossOptions, Sample, Sampling
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from config import foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.languages import language_name
 from config.loading import parse_options
 from config.schema import TrainOptions
@@ -18,7 +18,7 @@ from core import compute
 from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
-from core.library import catalog, dataset_recognisers, learning, records
+from core.library import catalog, checkpoints, dataset_recognisers, learning, records
 from core.library.learning import LearningRecord
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
@@ -103,8 +103,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
             warn(warning)
         if note := tts.text_library_note():
             warn(note)
-        if (ranked := checkpoint.read_ranking(run_dir)) != ranked.up_to(state.step):
-            checkpoint.write_ranking(run_dir, ranked.up_to(state.step))
+        if (ranked := checkpoints.read_ranking(run_dir)) != ranked.up_to(state.step):
+            checkpoints.write_ranking(run_dir, ranked.up_to(state.step))
 
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
@@ -174,7 +174,7 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
     """Whether the run that resumes from `state` may still rank a checkpoint by character error rate."""
     if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *WITHOUT_TRANSCRIPT):
         return False
-    values = checkpoint.read_ranking(run_dir).values
+    values = checkpoints.read_ranking(run_dir).values
     if state.step not in values:
         return True
     finished = is_finished(state.step, state.seconds, state.schedule, options.max_minutes)
@@ -264,7 +264,7 @@ def _world_size_error(run_dir: Path, step: int, options: TrainOptions, now: int,
         f"The run {run_dir.name} {started}, with {clips * then} clips in a step; with {_count_processes(now)} it would "
         f"be {clips * now}, and {_REASON_SAMPLE_ORDER}.",
         f"Start it as before: {command}{over}; or start a new run from its weights: "
-        f"{init_from_command(run_dir, step)}. Nothing was changed.")
+        f"{init_from_command(run_dir, step)}. Nothing was changed.", ErrorKind.OTHER_COMMAND)
 
 
 def _count_processes(processes: int) -> str:

@@ -43,18 +43,17 @@ class CorpusLayout:
 
 def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
     """The layouts that texts below `folder` have, with these texts in order."""
-    found: dict[str, list[Path]] = {}
+    found: dict[CorpusLayout, list[Path]] = {}
     at_top = any(tables.header_of(head) or tables.ljspeech_delimiter(head) for head in (
         text_files.head(path) for path in folder.iterdir()
         if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".list")))
     for place, names in walk_folders(folder):
         for name in names:
             if not is_audio(name) and (layout := layout_of(folder, place / name)):
-                texts = found.setdefault(layout.title, [])
+                texts = found.setdefault(layout, [])
                 if not (layout.a_text_per_clip and texts):
                     texts.append(place / name)
-    return [(layout, found[layout.title]) for layout in LAYOUTS if layout.title in found
-            and not (layout.below and at_top)]
+    return [(layout, found[layout]) for layout in LAYOUTS if layout in found and not (layout.below and at_top)]
 
 
 def layout_of(folder: Path, text: Path) -> CorpusLayout | None:
