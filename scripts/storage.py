@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing.add_argument("--all", action="store_true", help=f"print all items, not the {MOST} largest of each kind")
     for name, words in (("show", "what depends on an item, and what it depends on"),
                         ("delete", "move items into the bin")):
-        add_action(name, help=words).add_argument("item", nargs="+", help="KIND:NAME")
+        add_action(name, help=words).add_argument("item", nargs="+", help="KIND:NAME, or run:ID@STEP for a checkpoint")
     add_action("restore", help="take items out of the bin").add_argument(
         "item", nargs="+", help="KIND:NAME, or KIND:NAME@STAMP where several of a name are there")
     add_action("empty", help="remove what is in the bin for good").add_argument(

@@ -19,6 +19,7 @@ from config.errors import UserError
 from config.languages import NAMES, code_of
 from config.loading import parse_options
 from config.schema import (
+    ANY_STEPS,
     AS_IS,
     CompareOptions,
     ExtendOptions,
@@ -441,7 +442,6 @@ DEMO_DATASET = "amharic-demo"
 FULL, QUICK = "full", "quick"
 MINUTES = ("15", "60")
 """Lengths in minutes: as many steps as fit."""
-ANY_STEPS = 100_000
 _EXTENSION = TrainOptions.model_fields["extension"].default
 _TIMED_STEPS = 5  # fewer say little of a step's time
 _LONGEST_STEP_S = 1e6  # others may have written any number

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.resume_options import CHANGEABLE
+from config.schema import LENGTHS, TrainOptions, is_zero
 from core.dataset import review
 from core.dataset.review import TextMatch
 from core.jobs import checkpoint_names, control
@@ -22,9 +23,10 @@ from core.jobs.reporter import duration_text, memory_text, size_text
 from core.jobs.state import JobState
 from core.library import checkpoints, model_info
 from core.library.model_info import FittedPreset
+from core.submission import storage
 from ui import clip_review, job_views, records, run_views, verb_form
 from ui.charts import Point, Series, chart, smooth
-from ui.form import OptionsForm, Value, same_value
+from ui.form import OptionsForm, Value, build_fields, same_value
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -36,6 +38,7 @@ _SCALES = ("Linear", "Logarithmic")
 _X_AXES = {"Steps": "step", "Minutes": "minute"}
 _HELD_OUT = (("speech_loss", "Held-out speech loss"), ("text_loss", "Held-out text loss"))
 _MEMORY_OF = {"gpu": "GPU"}
+_LAST_CHECKPOINT = ("the last", "")
 _NOT_COMPARED = ("device",)  # options that change nothing of a run
 _PLAY_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
 shown();
@@ -71,6 +74,7 @@ def _build_run(page: Page) -> None:
         confirm_force = gr.Button("Force stop now", variant="stop", size="md", elem_id="force-stop-confirm")
         cancel_force = gr.Button("Cancel", size="md")
     notice = gr.HTML(elem_classes="notices")
+    _build_resume(page, notice)
     verb_form.build_rename(page, page.run, "run")
     status = gr.HTML(elem_id="run-status")
     with gr.Row(visible=False, elem_classes="controls") as scale_row:
@@ -112,6 +116,44 @@ def _build_run(page: Page) -> None:
             [notice, confirm])
 
 
+def _build_resume(page: Page, notice: gr.HTML) -> None:
+    """Resume the chosen run with other options, or from an earlier checkpoint."""
+    with gr.Accordion("Resume with changes", open=False, visible=False, elem_classes="fold",
+                      elem_id="resume-changes") as fold:
+        gr.HTML(paragraph("Options that change no step. An earlier checkpoint is taken with its optimizer; later ones "
+                          "go to the bin.", class_="small"))
+        step = gr.Dropdown([_LAST_CHECKPOINT], value="", label="From checkpoint", filterable=False,
+                           elem_id="resume-step", min_width=150)
+        widgets = build_fields(TrainOptions, CHANGEABLE, "resume")
+        button = gr.Button("Resume with these", variant="primary", size="md", elem_id="resume-with", scale=0)
+
+    def steps_of(view: View) -> object:
+        state = selected_run(view)
+        steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
+        choices = [_LAST_CHECKPOINT, *((f"step {number:,}", str(number)) for number in reversed(steps[:-1]))]
+        return gr.update(choices=choices, value="")
+
+    def setting(name: str, view: View) -> object:
+        state = selected_run(view)
+        default = TrainOptions.model_fields[name].default
+        return gr.update(value=state.job.settings.get(name, default) if state else default)
+
+    page.live.show_when(fold, selected_run, lambda job: job.ended and (job.resumable or job.steps), "train")
+    page.live.panel(step, steps_of, "train")
+    for name, widget in zip(CHANGEABLE, widgets, strict=True):
+        page.live.panel(widget, partial(setting, name), "train")
+
+    def resume(run: str, checkpoint: str, *values: Value) -> Sequence[object]:
+        if not run:
+            raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
+        settings = load_job(page.workspace, run).settings
+        changes = {name: value for name, value in zip(CHANGEABLE, values, strict=True)
+                   if not same_value(value, cast(Value, settings.get(name, TrainOptions.model_fields[name].default)))}
+        return page.resume(run, changes, checkpoint or "")
+
+    page.on(button.click, resume, [page.run, step, *widgets], [notice])
+
+
 def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
     """Refresh as soon as a choice changes. No outputs: Gradio takes `[gr.skip()]` for the value of a single one."""
     for widget in widgets:
@@ -146,6 +188,7 @@ def status_view(view: View) -> Html:
         note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
     return join((job_views.job_card(state, title, note), job_views.training_outcome_view(state),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
+                 job_views.plan(state.changes, "Changed at the resume"),
                  job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
 
@@ -395,8 +438,15 @@ def current_preset(page: Page, view: View) -> FittedPreset:
 
 
 def preset_values(page: Page, view: View) -> Mapping[str, Value]:
-    """The value of each field by the preset, else the default of the schema."""
-    return {**_PRESET_DEFAULTS, **current_preset(page, view).values}
+    """The value of each field by the preset, else the default of the schema.
+
+    A length in another unit replaces that of the preset: steps, epochs and minutes are units of one thing.
+    """
+    values = {**_PRESET_DEFAULTS, **current_preset(page, view).values}
+    lengths = [name for name in LENGTHS if name in values]
+    changed = [name for name in LENGTHS if not is_zero(view.values[f"train.{name}"])
+               and (name not in lengths or not _follows(view, name))]
+    return {**values, **dict.fromkeys(lengths, 0)} if changed else values
 
 
 def values_without_user_changes(page: Page, view: View) -> Mapping[str, Value]:
@@ -471,6 +521,12 @@ def _build_checkpoints(page: Page) -> None:
         step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
         return [job_views.notice(f"Checkpoint of step {step} unpinned; the run may delete it.")]
 
+    def delete(run: str, step: str) -> Sequence[object]:
+        if not step:
+            raise UserError("No checkpoint is chosen.", "Choose a step in the list.")
+        entry = storage.delete(page.workspace, storage.parse(f"run:{run}@{step}"), page.live.board)
+        return [job_views.notice(f"{entry.item.reference} is in the bin. Restore it on the Storage tab.")]
+
     def choices(view: View, read: Callable[[Path], Iterable[object]]) -> object:
         state = selected_run(view)
         return gr.update(choices=[str(one) for one in read(state.job.directory)] if state else [])
@@ -481,6 +537,7 @@ def _build_checkpoints(page: Page) -> None:
             step = gr.Dropdown([], label="Checkpoint (step)", filterable=False, elem_id="pin-step", min_width=140)
             name = gr.Textbox(label="Pin as", max_lines=1, elem_id="pin-name", min_width=140)
             pin_button = gr.Button("Pin", size="md", elem_id="pin", min_width=90)
+            delete_button = gr.Button("Delete", size="md", elem_id="delete-checkpoint", min_width=90)
             pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="pinned-name", min_width=140)
             unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
@@ -488,6 +545,7 @@ def _build_checkpoints(page: Page) -> None:
     page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps), "train")
     page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names), "train")
     page.on(pin_button.click, pin, [page.run, step, name], [notice])
+    page.on(delete_button.click, delete, [page.run, step], [notice])
     page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
 
 

@@ -45,11 +45,13 @@ class Queued(Event):
     """A new attempt was requested; no worker runs yet.
 
     `device` is the one whose queue the job joins, which may differ from attempt to attempt. `restart`: the app
-    requested it, because the job was alive when the machine went down.
+    requested it, because the job was alive when the machine went down. `changes`: options that differ from those of
+    the attempt before, for people; `config.yaml` has them.
     """
 
     device: str = ""
     restart: bool = False
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

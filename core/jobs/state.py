@@ -52,7 +52,7 @@ from core.jobs.events import (
     WarningRaised,
     read_events,
 )
-from core.jobs.job import Job, load_job, public_settings
+from core.jobs.job import Job, load_job, load_job_directory, public_settings
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from data.durable_files import write_text
@@ -112,6 +112,7 @@ class JobState:
     error_kind: str = ""  # of a failure, a `config.errors.ErrorKind`
     exit_code: int | None = None
     interrupted: bool = False  # its processes ended, and no person had requested it
+    changes: Sequence[str] = ()  # options that this attempt has and the one before had not
     restarts: int = 0  # attempts that the app began after such interruptions, since the last checkpoint
 
     @property
@@ -168,6 +169,10 @@ class JobStateReducer:
         return replace(self._state, progress=self._latest, units_per_s=units_per_s,
                        eta_s=self._eta(units_per_s), **lists)
 
+    def use_options_of(self, job: Job) -> None:
+        """Show the options of `job`, which was resumed with others than before."""
+        self._state = replace(self._state, job=job)
+
     def add(self, event: Event) -> None:
         if not isinstance(event, Queued | Renamed):
             self._worked_at = max(self._worked_at, event.time)
@@ -222,7 +227,7 @@ class JobStateReducer:
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
         earlier_s = last.earlier_s + (0.0 if last.started_at is None else self._worked_at - last.started_at)
         self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title,
-                               earlier_s=earlier_s)
+                               earlier_s=earlier_s, changes=event.changes)
         self._latest = None
         self._recent.clear()
         for name in self._lists.keys() - set(_STEP_LISTS):
@@ -350,6 +355,9 @@ class JobReader:
                 self._last_time = event.time
             if isinstance(event, (Queued, Waiting, Started, *TERMINAL)):
                 self._last = event
+            if isinstance(event, Queued) and event.changes:
+                self.job = load_job_directory(self.job.directory)
+                self._reducer.use_options_of(self.job)
             self._reducer.add(event)
         if events:
             self._cached = None

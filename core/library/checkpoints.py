@@ -106,6 +106,14 @@ def write_ranking(run_dir: Path, ranking: Ranking) -> None:
         raise UserError(f"{path} could not be written: {error.strerror}.", hint, ErrorKind.ENVIRONMENT) from error
 
 
+def rank_existing(run_dir: Path) -> None:
+    """Let the best checkpoint be one that is there, after some were deleted or restored."""
+    ranking = read_ranking(run_dir)
+    existing = ranking.with_best_of(checkpoint_steps(run_dir))
+    if existing != ranking:
+        write_ranking(run_dir, existing)
+
+
 def best_step(run_dir: Path) -> int | None:
     """The best checkpoint that is still there, else the last one; None without any. `UserError` if the ranking is
     damaged.

@@ -254,6 +254,10 @@ class LearningRecord:
         earlier = {step: one for step, one in self.reports.items() if one.step < report.step}
         return replace(self, reports={**earlier, str(report.step): report})
 
+    def up_to(self, step: int) -> LearningRecord:
+        """The record without the reports of later steps."""
+        return replace(self, reports={key: report for key, report in self.reports.items() if report.step <= step})
+
 
 def write_learning(run_dir: Path, record: LearningRecord) -> None:
     """Write `learning.json`."""

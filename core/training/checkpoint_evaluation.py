@@ -362,6 +362,7 @@ class TrainingRun:
         """Rank this step, which is saved, and delete checkpoints that are no longer needed."""
         step = self.trainer.step
         ranking = replace(checkpoints.read_ranking(self.directory), metric=self.metric).with_value(step, value)
+        ranking = ranking.with_best_of(checkpoint_names.checkpoint_steps(self.directory))  # a person may delete some
         checkpoints.write_ranking(self.directory, ranking)
         if ranking.best == step:
             self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=True))

@@ -139,7 +139,7 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["--steps", "0", "--batch-size", "many"], ["steps", "'0'", "batch_size", "'many'"]),
+    (["--steps", "0", "--batch-size", "many"], ["steps", "given: 0", "batch_size", "'many'"]),
     (["--extension", "../../x"], ["extension", "'../../x' cannot be a name"]),
     (["--config", "/nonexistent.yaml"], ["/nonexistent.yaml could not be read"]),
 ])
@@ -243,7 +243,7 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"To resume: python -m scripts.train --workspace {workspace.path} --resume mine"
     with pytest.raises(SystemExit, match="2"):
-        invoke(workspace, "--resume", "mine")  # with --device
+        invoke(workspace, "--resume", "mine", "--name", "other")
     where = ["--workspace", str(workspace.path), "--resume"]
     assert command.run_verb("train", [*where, "mine"]) == 1
     assert control.read_state(load_job(workspace, "mine")).attempt == 2
