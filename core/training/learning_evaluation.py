@@ -105,7 +105,7 @@ def measure_sentence_health(sentence: EvaluatedSentence, original: Path | None,
     return SentenceHealth(
         sound_s, sound_s / expected_s, loud_level_db(waveform, sentence.sample_rate) - reference.level_db,
         missing_stop=sentence.finish_reason != "stop", repetition=sentence.finish_reason == "repetition",
-        long_silence=pause_s >= measures.LONG_PAUSE_S)
+        long_silence=pause_s >= measures.LONG_PAUSE_S, no_speech=sentence.finish_reason == "no_speech")
 
 
 def other_texts(samples: Sequence[Sample]) -> list[Sample | None]:

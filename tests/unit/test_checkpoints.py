@@ -8,13 +8,15 @@ import pytest
 
 from config.errors import UserError
 from core import train
+from core.jobs import control
 from core.jobs.checkpoint_names import folder_of
-from core.jobs.events import CheckpointSaved, Event, Journal, read_events
+from core.jobs.events import CheckpointSaved, Event, Finished, Journal, append_event, read_events
 from core.jobs.job import Job, create_job
 from core.jobs.reporter import JournalReporter
 from core.jobs.state import JobReader
 from core.library import catalog, checkpoints
 from core.library.checkpoints import Ranking, RankingMetric
+from core.submission import storage
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as
 from tests.worlds import train_options
@@ -63,6 +65,22 @@ def test_a_kill_between_ranking_and_journal_is_repaired(world: Workspace, monkey
     train_job(job, world, JournalReporter)
     assert reported_best(job) == [2, 4]  # the journal is complete, so nothing is repeated
     assert checkpoints.read_ranking(job.directory).values == {2: 3.0, 4: 2.0}
+
+
+def test_a_run_that_returns_to_a_checkpoint_takes_the_same_steps_again(world: Workspace) -> None:
+    """Optimizer, schedule and the order of the clips are those of the checkpoint."""
+    job = create_job(world, "train", train_options(**OPTIONS), job_id="again")
+    train_job(job, world, JournalReporter)
+    folder = folder_of(job.directory, 4)
+    files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.safetensors")}
+    assert len(files) >= 2
+    append_event(job.journal, Finished({}))
+
+    storage.return_to_checkpoint(world, "again", 2)
+    assert not folder.exists()
+    assert control.read_state(job).status == "stopped"
+    train_job(job, world, JournalReporter)
+    assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.safetensors")} == files
 
 
 @pytest.fixture
