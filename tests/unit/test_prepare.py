@@ -432,7 +432,8 @@ def test_the_recogniser_of_the_dataset_finds_texts_of_other_clips_and_they_come_
 
 @pytest.mark.parametrize(("known", "error", "used"), [((), 0.3, True), (("am",), 0.3, False), ((), 0.7, False)])
 def test_the_recogniser_of_a_dataset_is_used_where_it_measures_and_the_models_does_not(
-        workspace: Workspace, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...], error: float, used: bool) -> None:
+        workspace: Workspace, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...], error: float,
+        used: bool) -> None:
     edits = round(100 * error)
     record = DatasetRecogniserRecord("d", "", "", {}, ("a",), 5, 0.1, 0, 1.0, 2.5,
                                      {"am": HeldOutCER(1, 100, edits, error, error)})
