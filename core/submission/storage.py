@@ -189,6 +189,12 @@ def take_inventory(workspace: Workspace, states: Sequence[JobState] | None = Non
     return Inventory(items, deleted, total, find_dependencies(workspace, found), time.monotonic() - began)
 
 
+def measure_checkpoint(workspace: Workspace, item: Item) -> Usage | None:
+    """What one checkpoint takes, which an inventory counts with its run; None if it does not exist."""
+    path = item.path(workspace)
+    return _measure(path, set())[0] if path.is_dir() else None
+
+
 def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
     """What `path` takes, and how much of that is not among the files with several links in `seen`, which grows."""
     try:

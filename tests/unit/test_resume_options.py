@@ -129,6 +129,8 @@ def test_a_pinned_later_checkpoint_stops_the_return(job: Job, workspace: Workspa
 def test_one_checkpoint_is_deleted_and_the_next_best_takes_its_place(
         job: Job, workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--workspace", str(workspace.path))
+    assert scripts_storage.main([*where, "show", "run:one@200"]) == command.DONE
+    assert "not here" not in capsys.readouterr().out
     assert scripts_storage.main([*where, "delete", "run:one@200"]) == command.DONE
     assert "run:one@200 is in the bin" in capsys.readouterr().out
     assert catalog.resolve(workspace, "run:one").step == 300

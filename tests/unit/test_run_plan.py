@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from config.arguments import add_arguments, given_values, to_arguments
 from config.errors import UserError
 from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions
 from core import compute, train
@@ -29,6 +31,16 @@ def test_the_unit_that_is_given_decides_the_length(values: dict[str, object], st
     options = TrainOptions.model_validate(values)
     assert options.steps == steps
     assert TrainOptions(**options.model_dump()) == options
+    assert ("--steps" in to_arguments(options)) is (steps not in (800, ANY_STEPS))  # the equal command has the unit
+
+
+def test_the_flag_alone_scales_by_the_square_root() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, TrainOptions)
+    for words, rule in (([], None), (["--scale-lr"], "sqrt"), (["--scale-lr", "linear"], "linear")):
+        values = given_values(parser.parse_args([*words, "--batch-size", "auto"]), TrainOptions)
+        assert values.get("scale_lr") == rule
+        assert TrainOptions.model_validate(values).batch_size == AUTO_BATCH
 
 
 def test_no_length_at_all_is_refused() -> None:
