@@ -556,7 +556,9 @@ def _bins(workspace: Workspace) -> Iterator[tuple[str, str, Path]]:
     for kind, folder in KINDS.items():
         yield kind, "", workspace.path / folder / BIN
     for run in _names(workspace.runs):
-        yield CHECKPOINT, run, workspace.runs / run / checkpoint_names.CHECKPOINTS / BIN
+        folder = workspace.runs / run / checkpoint_names.CHECKPOINTS
+        if not folder.is_symlink():  # a run that others made may name any place
+            yield CHECKPOINT, run, folder / BIN
 
 
 def _names(folder: Path) -> list[str]:

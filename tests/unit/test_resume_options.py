@@ -166,7 +166,17 @@ def test_the_bin_of_a_run_counts_once(job: Job, workspace: Workspace) -> None:
     assert usage.size >= 100_000
 
 
-def test_a_checkpoint_of_a_deleted_run_goes_with_it(job: Job, workspace: Workspace, tmp_path: Path) -> None:
+def test_the_bin_behind_a_link_of_a_run_stays_as_it_is(workspace: Workspace, tmp_path: Path) -> None:
+    kept = tmp_path / "outside" / ".bin" / "20260101-000000-000000001.step-000100"
+    kept.mkdir(parents=True)
+    other = create_job(workspace, "train", TrainOptions(), job_id="linked")
+    (other.directory / "checkpoints").symlink_to(tmp_path / "outside")
+    assert not storage.list_deleted(workspace)
+    assert storage.empty_bin(workspace) == 0
+    assert kept.is_dir()
+
+
+def test_a_checkpoint_of_a_deleted_run_goes_with_it(job: Job, workspace: Workspace) -> None:
     storage.delete(workspace, storage.parse("run:one@100"))
     storage.delete(workspace, storage.parse("run:one"))
     assert [entry.item.reference for entry in storage.list_deleted(workspace)] == ["run:one"]
