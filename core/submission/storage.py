@@ -462,8 +462,8 @@ def return_to_checkpoint(workspace: Workspace, run: str, step: int, board: JobBo
 
             # From the last one back, so that a kill leaves a run that resumes from the last that is there.
             entries = [_move_to_bin(workspace, checkpoint) for checkpoint in reversed(later)]
-            ranking = checkpoints.read_ranking(run_dir)
-            checkpoints.write_ranking(run_dir, ranking.up_to(step))
+            ranking = checkpoints.read_ranking(run_dir).up_to(step)
+            checkpoints.write_ranking(run_dir, ranking.with_best_of(checkpoint_names.checkpoint_steps(run_dir)))
             learning.write_learning(run_dir, learning.read_learning(run_dir).up_to(step))
             with suppress(UserError):  # there is none, or a damaged one
                 if certificate.read(run_dir / certificate.CERTIFICATE).step > step:

@@ -239,6 +239,7 @@ class TrainingRun:
         `checkpoint_due`: a checkpoint is evaluated at this step.
         """
         step, group = self.trainer.step, self.trainer.group
+        group.run_on_rank0(self._report_best)
         values: dict[int, float] = group.run_on_rank0(lambda: checkpoints.read_ranking(self.directory).values)
         if step in values:  # it was evaluated after it was saved
             self.early_stopping = self.early_stopping.after(step, values[step], self.options.min_improvement)
@@ -250,7 +251,6 @@ class TrainingRun:
                 self.validate_losses()
             elif self.early_stopping.best_step == step:  # saved as the best, and killed before it was ranked
                 group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
-        group.run_on_rank0(self._report_best)
 
     def _report_best(self) -> None:
         """Report the best checkpoint if the journal names another one, and delete those that are no longer needed.

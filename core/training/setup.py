@@ -16,7 +16,7 @@ from config.loading import parse_options
 from config.resume_options import GLOBAL_BATCH, SAMPLE_ORDER, may_change, reason
 from config.schema import TrainOptions
 from core import compute
-from core.jobs.checkpoint_names import folder_of
+from core.jobs.checkpoint_names import checkpoint_steps, folder_of
 from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
 from core.library import catalog, checkpoints, dataset_recognisers, learning, records
@@ -104,8 +104,10 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
             warn(warning)
         if note := tts.text_library_note():
             warn(note)
-        if (ranked := checkpoints.read_ranking(run_dir)) != ranked.up_to(state.step):
-            checkpoints.write_ranking(run_dir, ranked.up_to(state.step))
+        ranking = checkpoints.read_ranking(run_dir)
+        known = ranking.up_to(state.step).with_best_of(checkpoint_steps(run_dir))
+        if known != ranking:
+            checkpoints.write_ranking(run_dir, known)
 
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""

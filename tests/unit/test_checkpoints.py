@@ -83,6 +83,18 @@ def test_a_run_that_returns_to_a_checkpoint_takes_the_same_steps_again(world: Wo
     assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.safetensors")} == files
 
 
+def test_a_run_whose_best_checkpoint_was_deleted_goes_on_with_the_best_of_the_others(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = create_job(world, "train", train_options(**OPTIONS), job_id="less")
+    measured_as(monkeypatch, iter([1.0, 2.0]))
+    train_job(job, world, JournalReporter)
+    storage.delete(world, storage.parse("run:less@2"))
+    assert checkpoints.read_ranking(job.directory).best == 4
+    train_job(job, world, JournalReporter)
+    assert checkpoints.read_ranking(job.directory) == Ranking(RankingMetric.SPEECH_LOSS, 4, {2: 1.0, 4: 2.0})
+    assert reported_best(job)[-1] == 4
+
+
 @pytest.fixture
 def run_dir(workspace: Workspace) -> Path:
     job = create_job(workspace, "train", train_options(), job_id="one")
