@@ -556,9 +556,9 @@ def _bins(workspace: Workspace) -> Iterator[tuple[str, str, Path]]:
     for kind, folder in KINDS.items():
         yield kind, "", workspace.path / folder / BIN
     for run in _names(workspace.runs):
-        folder = workspace.runs / run / checkpoint_names.CHECKPOINTS
-        if not folder.is_symlink():  # a run that others made may name any place
-            yield CHECKPOINT, run, folder / BIN
+        saved = workspace.runs / run / checkpoint_names.CHECKPOINTS
+        if not saved.is_symlink():  # a run that others made may name any place
+            yield CHECKPOINT, run, saved / BIN
 
 
 def _names(folder: Path) -> list[str]:
