@@ -525,11 +525,15 @@ def _build_checkpoints(page: Page) -> None:
         if not step:
             raise UserError("No checkpoint is chosen.", "Choose a step in the list.")
         entry = storage.delete(page.workspace, storage.parse(f"run:{run}@{step}"), page.live.board)
-        return [job_views.notice(f"{entry.item.reference} is in the bin. Restore it on the Storage tab.")]
+        return [job_views.notice(f"{entry.item.reference} is in the bin. Restore it on the Storage tab."),
+                gr.update(value=None)]
 
-    def choices(view: View, read: Callable[[Path], Iterable[object]]) -> object:
+    def choices(view: View, read: Callable[[Path], Iterable[object]], field: str) -> object:
+        """The choices, and no value if the one that was chosen is gone: Gradio's script fails at such a value."""
         state = selected_run(view)
-        return gr.update(choices=[str(one) for one in read(state.job.directory)] if state else [])
+        offered = [str(choice) for choice in read(state.job.directory)] if state else []
+        current = view.values[field]
+        return gr.update(choices=offered, **({} if current in offered else {"value": None}))
 
     with gr.Accordion("Checkpoints", open=False, elem_classes="fold", elem_id="checkpoints"):
         listing = gr.HTML(elem_id="run-checkpoints")
@@ -542,10 +546,12 @@ def _build_checkpoints(page: Page) -> None:
             unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
     page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
-    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps), "train")
-    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names), "train")
+    page.live.watch("checkpoint.step", step)
+    page.live.watch("checkpoint.name", pinned)
+    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps, field="checkpoint.step"), "train")
+    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names, field="checkpoint.name"), "train")
     page.on(pin_button.click, pin, [page.run, step, name], [notice])
-    page.on(delete_button.click, delete, [page.run, step], [notice])
+    page.on(delete_button.click, delete, [page.run, step], [notice, step])
     page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
 
 
