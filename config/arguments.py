@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from config.schema import GROUPS, Options
+from config.schema import ANY_STEPS, GROUPS, Options
 
 _LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -111,6 +111,8 @@ def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
         is_default = value == flag.field.get_default(call_default_factory=True)
         if is_default and not (value and flag.path[-1] in always):
             continue
+        if flag.path == ("steps",) and value == ANY_STEPS:  # as it is without the flag: another unit decides
+            continue
 
         # A switch has a negation; each item of a list has a flag of its own.
         if isinstance(value, bool):
@@ -130,7 +132,9 @@ def _shape(flag: Flag) -> dict[str, Any]:
     """How argparse reads the value: a choice, a switch, a list (several words, or the flag repeated), or a word."""
     annotation = flag.field.annotation
     if get_origin(annotation) is Literal:
-        choices = get_args(annotation)
+        choices, extra = get_args(annotation), flag.field.json_schema_extra
+        if isinstance(extra, dict) and "bare" in extra:  # the value of the flag alone
+            return {"choices": choices, "nargs": "?", "const": extra["bare"]}
         return {"choices": choices, "nargs": "?", "metavar": flag.path[-1]} if flag.positional else {"choices": choices}
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}

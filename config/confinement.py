@@ -175,7 +175,8 @@ def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
             try:
                 yield link
             except UserError as error:
-                raise _with_given_paths(error) from error
+                error.rename(_GIVEN)  # paths that a person gave, instead of those of pinned files
+                raise
             finally:
                 del _GIVEN[str(link)]
     finally:
@@ -196,19 +197,10 @@ def job(workspace: Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise _with_given_paths(error) from error
+        error.rename(_GIVEN)  # paths that a person gave, instead of those of pinned files
+        raise
     finally:
         _PINS.close()
-
-
-def _with_given_paths(error: UserError) -> UserError:
-    """The error with paths that a person gave in the place of those of pinned files."""
-    message, hint = error.message, error.hint
-    for pinned, path in _GIVEN.items():
-        message, hint = message.replace(pinned, path), hint.replace(pinned, path)
-    if (message, hint) != (error.message, error.hint):
-        error.message, error.hint, error.args = message, hint, (message, *error.args[1:])
-    return error
 
 
 @contextmanager

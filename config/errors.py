@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 REQUIREMENTS = "requirements-languages.txt"
+
+
+class ErrorKind(StrEnum):
+    """What code must know of an error. People read its message and its hint, which no control flow reads."""
+
+    INPUT = "input"
+    """The same options and files fail again."""
+    ENVIRONMENT = "environment"
+    """The disk, the network or another program failed: the same job may succeed later."""
+    OTHER_COMMAND = "other_command"
+    """The hint has the command that continues the work; a plain resume fails again."""
+    TRUNCATED_FILE = "truncated_file"
+    """A file ends before its end."""
 
 
 class UserError(Exception):
@@ -14,10 +28,18 @@ class UserError(Exception):
     `str(error)` is the message alone; `hint` says what to do next.
     """
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", kind: ErrorKind = ErrorKind.INPUT) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.kind = kind
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Replace names in the message and the hint, such as paths that the user did not give."""
+        message, hint = self.message, self.hint
+        for name, shown in names.items():
+            message, hint = message.replace(name, shown), hint.replace(name, shown)
+        self.message, self.hint, self.args = message, hint, (message, *self.args[1:])
 
 
 CODE = re.compile(r"`([^`\n]+)`")
@@ -28,6 +50,11 @@ def join_names(names: Sequence[str], limit: int = 12) -> str:
     """The first `limit` names and the number of the others; `none` without names."""
     remaining = len(names) - limit
     return (", ".join(names[:limit]) + (f" and {remaining} more" if remaining > 0 else "")) or "none"
+def without_code_marks(text: str) -> str:
+    """`text` for a terminal."""
+    return CODE.sub(r"\1", text)
+
+
 
 
 class MissingTool(UserError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,12 @@ DATASET_RECOGNISER = "dataset:"
 NO_RULES = "none"
 """Text rules where others would be taken by themselves, and texts are to stay as they stand."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d{1,2}|[+-]?0?,\d+")
+ANY_STEPS = 1_000_000
+"""The value of `steps` if epochs or minutes are the length of a training."""
+LENGTHS = ("steps", "max_epochs", "max_minutes")
+"""The units in which the length of a training is given."""
+AUTO_BATCH = 0
+"""The value of `batch_size` if the device decides."""
 _LARGEST = 2**53
 """A bound for whole numbers that need none: up to there each is exact in a browser too."""
 # Tags of BCP 47, without its rarer parts.
@@ -81,6 +88,24 @@ def _language(value: str) -> str:
         raise ValueError(f"{value!r} is no language code: write its two or three letters, such as "
                          f"{f'`{code_of_name}`' if code_of_name else '`am`'}; a region may follow, as in `pt-br`")
     return code
+
+
+def is_zero(value: object) -> bool:
+    """Whether a number is left out or 0, as text of a form or as a number."""
+    text = "" if value is None else str(value).strip().replace(",", ".")
+    with suppress(ValueError):
+        return not text or float(text) == 0
+    return False
+
+
+def _length(steps: int) -> int:
+    if steps == 0:  # epochs or minutes would have replaced it
+        raise ValueError("should be 1 or more, if neither epochs nor minutes are given (given: 0)")
+    return steps
+
+
+def _batch_size(value: object) -> object:
+    return AUTO_BATCH if isinstance(value, str) and value.strip().lower() == "auto" else value
 
 
 def _rate(value: int) -> int:
@@ -191,6 +216,8 @@ NameOrNothing = Annotated[TextOrNothing, _or_nothing(_safe_name)]
 NamesOrNothing = Annotated[TextOrNothing, _or_nothing(lambda value: ",".join(map(_safe_name, value.split(","))))]
 Source = Annotated[str, AfterValidator(_source), PathOption()]  # source of a dataset
 Recording = Annotated[str, AfterValidator(_recording), PathOption()]  # a source of long recordings
+Length = Annotated[int, AfterValidator(_length)]  # steps
+BatchSize = Annotated[int, BeforeValidator(_batch_size)]  # clips, or 0 for `auto`
 SampleRate = Annotated[int, AfterValidator(_rate)]  # Hz, or 0
 Recogniser = Annotated[str, AfterValidator(_recogniser), PathOption()]
 RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser), PathOption()]  # empty: the model's own
@@ -461,11 +488,12 @@ class TrainOptions(Options):
     extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.", json_schema_extra={"shown_default": "the one made last"})
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.", json_schema_extra={"shown_default": "the one made last"})
     scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.")
-    steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Number of optimizer steps.")
-    max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Take only as many steps as fit into this time. Measured before the first step and during training; the learning-rate schedule ends with the last step. 0 is no limit.")
+    steps: Length = Field(800, ge=0, le=ANY_STEPS, title="Steps", description="Length in optimizer steps. 0, or left out beside epochs or minutes: they decide. Of several lengths the shortest ends the run.")
+    max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Length in minutes: as many steps as fit. Measured before the first step and during training; the learning-rate schedule ends with the last step. 0 is no limit.")
     decoder_minutes: float = Field(0.0, ge=0.0, le=120.0, title="Decoder training (minutes)", description="Before the first step, train a copy of the decoder from codes to sound on the recordings, for the new language alone; within the time limit. It brings back a voice that the codec does not know. Built-in family only; 0 is none.", json_schema_extra=_OPTIMIZER)
-    max_epochs: float = Field(0.0, ge=0.0, le=10_000.0, title="Max epochs", description="Most passes over the training clips; the learning-rate schedule ends with the last step. 0 is no limit.")
-    batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips per process and accumulation step, replayed clips included; split into micro-batches if memory is short.", json_schema_extra=_OPTIMIZER)
+    max_epochs: float = Field(0.0, ge=0.0, le=10_000.0, title="Max epochs", description="Length in passes over the training clips; the learning-rate schedule ends with the last step. 0 is no limit.")
+    batch_size: BatchSize = Field(16, ge=0, le=512, title="Batch size", description="Clips per process and accumulation step, replayed clips included; split into micro-batches if memory is short. `auto` (0) fills a GPU; on a CPU it is that of the preset.", json_schema_extra=_OPTIMIZER)
+    scale_lr: Literal["off", "sqrt", "linear"] = Field("off", title="Scale learning rates", description="Multiply the learning rates by the clips of a step relative to the preset's: `sqrt`, the square root, fits AdamW; `linear` the ratio itself.", json_schema_extra={**_OPTIMIZER, "bare": "sqrt"})
     processes: int = Field(1, ge=1, le=64, title="Processes", description="Data-parallel processes on this machine, one per GPU; the effective batch is multiplied by it. For several machines use torchrun and leave this at 1.", json_schema_extra=_HARDWARE)
     sharding: Literal["none", "full"] = Field("none", title="Sharding", description="`none` (DDP): each process holds the whole model. `full` (FSDP): trained weights, gradients and optimizer state are sharded; scope `full` with several processes only. Checkpoints are the same.", json_schema_extra=_HARDWARE)
     gradient_accumulation: int = Field(1, ge=1, le=256, title="Gradient accumulation", description="Batches accumulated per optimizer step.", json_schema_extra=_OPTIMIZER)
@@ -478,7 +506,7 @@ class TrainOptions(Options):
     layer_lr_decay: float = Field(1.0, gt=0.0, le=1.0, title="Layer-wise LR decay", description="Learning rate of each base layer relative to the layer above it; 1 is the same for all. Scope `full` only.", json_schema_extra=_OPTIMIZER)
     distillation: float = Field(0.0, ge=0.0, le=100.0, title="Distillation weight", description="Weight of the KL divergence from the base model on replayed clips; scope `full` only.", json_schema_extra=_REGULARIZATION)
     l2_sp: float = Field(0.0, ge=0.0, le=1000.0, title="L2-SP weight", description="Weight of the squared distance of trained base weights from their start (L2-SP); scope `full` only.", json_schema_extra=_REGULARIZATION)
-    ewc: float = Field(0.0, ge=0.0, le=1000.0, title="EWC weight", description="Weight of the Fisher-weighted squared distance of trained base weights from their start (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION)
+    ewc: float = Field(0.0, ge=0.0, le=10_000.0, title="EWC weight", description="Weight of the Fisher-weighted squared distance of trained base weights from their start (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION)
     fisher_clips: int = Field(32, ge=1, le=10_000, title="Fisher clips", description="Number of replayed clips for the Fisher information of EWC.", json_schema_extra=_REGULARIZATION)
     drift_bound: float = Field(0.2, gt=0.0, le=100.0, title="Drift bound", description="Largest allowed rise of a base language's loss since step 0, in nats per code; scope `full` only.", json_schema_extra=_REGULARIZATION)
     drift_action: Literal["warn", "stop"] = Field("warn", title="On drift", description="Above the drift bound: `warn`, or `stop` the run.", json_schema_extra=_REGULARIZATION)
@@ -531,6 +559,18 @@ class TrainOptions(Options):
     def minutes_of_steps(self) -> float:
         """What the training of the decoder leaves of the time limit; 0 is no limit."""
         return max(0.0, self.max_minutes - self.decoder_minutes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_length(cls, values: object) -> object:
+        """Without `steps` (or 0) a length in epochs or minutes decides; without any it is the default number of steps."""
+        if not isinstance(values, dict) or not is_zero(values.get("steps")):
+            return values
+        if not all(is_zero(values.get(name)) for name in LENGTHS):
+            return {**values, "steps": ANY_STEPS}
+        if values.get("steps") is None or values["steps"] == "":
+            return {name: value for name, value in values.items() if name != "steps"}
+        return values
 
 
 class PreflightOptions(TrainOptions):

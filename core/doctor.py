@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from config import confinement
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.schema import DoctorOptions
 from core.jobs.events import Plan, Progress, Result
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
@@ -236,7 +236,7 @@ def _open_checkpoint(family: Family, path: Path) -> WeightsFile:
     try:
         return family.open_weights(path)
     except UserError as error:
-        if "cut off" not in error.hint:
+        if error.kind != ErrorKind.TRUNCATED_FILE:
             raise
         raise UserError(error.message, "It was probably cut off while it was saved or copied. Copy it again, or take "
                         "an earlier checkpoint of the same training.") from error

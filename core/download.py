@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from config import confinement
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
@@ -183,7 +183,8 @@ def _copy_pack(wanted: CatalogEntry, workspace: Workspace, reporter: Reporter) -
                 reporter.emit(WarningRaised(f"{fault} It was replaced."))
             write_bytes(target / SUMS, (pack / SUMS).read_bytes())
         except OSError as error:
-            raise UserError(f"{target} could not be written: {error.strerror or error}.", disk_hint) from error
+            raise UserError(f"{target} could not be written: {error.strerror or error}.", disk_hint,
+                            ErrorKind.ENVIRONMENT) from error
         outcome = f"already there, {len(faults)} damaged files replaced"
     return {"model": wanted.name, "folder": str(target), "files": len(sums), "bytes": total, "outcome": outcome}
 

@@ -41,7 +41,7 @@ from core.library.evaluation_report import (
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel, export_record, write_sums
 from core.speech import clips, evaluation, evaluation_html, measures
-from core.speech.evaluation import HeldOutSentence, ListedSentence, base_input
+from core.speech.evaluation import ListedSentence, base_input
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn, measured_by
 from core.speech.synthesis import finish_reason, join_chunks, unused_controls
@@ -51,6 +51,7 @@ from data.acoustics import audio
 from data.clip_findings import ClipLimits
 from data.durable_files import check_no_link_out, write_json
 from data.front_end import probe_sentences
+from data.manifest import HeldOutSentence
 from data.measures import LEAST_VOICE, clipped_share, voice_power
 from models.base import Extractor, Vocoder, Voice
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
@@ -131,8 +131,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             if model.decoder:
                 tensor_files.write(aside / records.DECODER, model.decoder.tensors)
         except SafetensorError as error:
-            raise UserError(f"{target} could not be written: {error}.", "Free space on the disk, then continue.") \
-                from error
+            raise UserError(f"{target} could not be written: {error}.", "Free space on the disk, then continue.",
+                            ErrorKind.ENVIRONMENT) from error
         model.front_end.save(aside / records.FRONT_END)
         write_earlier_trainings(aside, model)
         records.write_training_options(aside, folder / records.CONFIG)
@@ -246,7 +246,7 @@ def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count:
     actual = f"{same} tensors and {equal} samples bit-identical"
     if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):
         raise UserError(f"The export does not reload as it was: {actual}.",
-                        "The disk may be failing; continue to try again.")
+                        "The disk may be failing; continue to try again.", ErrorKind.ENVIRONMENT)
     expected = f"{len(tensors)} tensors and {len(probes)} samples bit-identical"
     return CertificateCheck("export_reloads", "passed", expected, actual,
                             "The exported files, loaded again, are the checkpoint.")
@@ -279,7 +279,7 @@ def _merged_check(model: TTSModel, written: Mapping[str, str], again: TTSModel,
     actual = f"{same} tensors bit-identical, logits of {len(probes)} samples {furthest:.1g} apart"
     if same != len(written) or set(written) != set(reread) or not furthest <= _MERGED_BOUND:
         raise UserError(f"The file with the adapters merged does not reload as it was: {actual}.",
-                        "The disk may be failing; continue to try again.")
+                        "The disk may be failing; continue to try again.", ErrorKind.ENVIRONMENT)
     expected = (f"{len(written)} tensors bit-identical, logits of {len(probes)} samples at most {_MERGED_BOUND:.0e} of "
                 "the largest one apart")
     return CertificateCheck("merged_reloads", "passed", expected, actual,

@@ -20,7 +20,7 @@ import torch
 
 from config import schema
 from config.errors import UserError
-from config.schema import PreflightOptions, TrainOptions
+from config.schema import ANY_STEPS, PreflightOptions, TrainOptions
 from core import compute, train
 from core.jobs import checkpoint_names
 from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
@@ -102,8 +102,11 @@ def _expected(estimate: Estimate, options: TrainOptions) -> str:
     seconds = estimate.mean_step_s
     fitting = int(60 * options.minutes_of_steps / seconds) if options.max_minutes and seconds else options.steps
     if fitting < options.steps:
-        return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting} of the {options.steps} "
-                "steps, without the samples at checkpoints")
+        limit = "" if options.steps == ANY_STEPS else f" of the {options.steps}"
+        return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting}{limit} steps, without the "
+                "samples at checkpoints")
+    if options.steps == ANY_STEPS:
+        return f"{options.max_epochs:g} epochs, {seconds:.3g} s a step, without the samples at checkpoints"
     return f"{duration_range(estimate, options.steps)} for {options.steps} steps, without the samples at checkpoints"
 
 

@@ -16,7 +16,7 @@ import json
 import shutil
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -39,6 +39,7 @@ from core.library.catalog import family_of
 from core.sources import dataset_source
 from core.sources.downloader import public_name
 from core.sources.source_preview import REPORT_FILE
+from core.speech.dataset_recogniser import DatasetRecogniser
 from core.speech.text_comparison import compare_texts
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
@@ -126,7 +127,8 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         long_speech = {clip.id: f"{codes} codes of speech, the model holds {max_speech_length}"
                        for clip, codes in model_limits.find_too_long(dataset, cache, max_speech_length)}
         readings = _readings(options, front_end.style, workspace)
-        other_texts = _find_other_texts(dataset, readings, chosen.load_recogniser(model_folder), reporter,
+        model_recogniser = chosen.load_recogniser(model_folder)
+        other_texts = _find_other_texts(dataset, readings, model_recogniser, reporter,
                                         thorough=options.compare_all_texts)
         with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
                                     other_texts)
@@ -134,6 +136,14 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     minutes = dataset.card.duration_s / 60
     if is_new and options.recogniser and options.source != DEMO and minutes >= dataset_recognisers.MIN_MINUTES:
         trained = _train_recogniser(dataset, workspace, options, reporter)
+    if dataset_recogniser := _recogniser_of_dataset(dataset, workspace, model_recogniser):
+        with stage(reporter, "compare texts"):
+            heard = _find_other_texts(dataset, readings, dataset_recogniser, reporter,
+                                      thorough=options.compare_all_texts,
+                                      except_languages=model_recogniser.languages if model_recogniser else ())
+            if heard:
+                with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech,
+                                            coverage, {**other_texts, **heard})
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -609,11 +619,23 @@ def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Re
             reporter.emit(Progress(done, total, "clips", "measured"))
 
 
+def _recogniser_of_dataset(dataset: PreparedDataset, workspace: Workspace,
+                           model_recogniser: CTCRecogniser | None) -> DatasetRecogniser | None:
+    """The dataset's own recogniser, if it measures a language that the model's does not know."""
+    record = dataset_recognisers.find(workspace, dataset.card.name)
+    known = model_recogniser.languages if model_recogniser is not None else ()
+    if record is None or not set(record.languages) - set(known):
+        return None
+    return DatasetRecogniser.load(dataset_recognisers.folder_of(workspace, dataset.card.name), torch.device("cpu"))
+
+
 def _find_other_texts(dataset: PreparedDataset, readings: Mapping[str, TextNormaliser],
-                      recogniser: CTCRecogniser | None, reporter: Reporter, *, thorough: bool) -> dict[str, str]:
+                      recogniser: CTCRecogniser | None, reporter: Reporter, *, thorough: bool,
+                      except_languages: Collection[str] = ()) -> dict[str, str]:
     """By id, in words, the clips in which the recogniser hears another text; none in a language that it lacks."""
     messages: dict[str, str] = {}
-    known = [code for code in dataset.card.languages if recogniser is not None and code in recogniser.languages]
+    known = [code for code in dataset.card.languages if recogniser is not None and code in recogniser.languages
+             and code not in except_languages]
     texts = [readings[clip.language].normal(clip.text) for clip in dataset.clips] if known else []
 
     def progress(done: int, total: int) -> None:

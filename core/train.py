@@ -24,23 +24,24 @@ import torch
 
 from config import confinement, schema
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import ANY_STEPS, TrainOptions
 from core import compute, wait_policy
 from core.dataset import review
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
 from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
-from core.library import certificate, learning
+from core.library import certificate, checkpoints, learning
 from core.training import checkpoint, decoder_training, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
-from core.training.run_plan import Estimate
+from core.training.run_plan import BatchChoice, Estimate, is_batch_open
 from core.training.setup import setup_run
 from core.training.trainer import Diverged, StepLosses, Trainer
 from core.workspace import Workspace
 
 _PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")
+_PROVISIONAL_BATCH = BatchChoice(4)  # until a trainer can measure what fits
 _MAX_STEP_EVENTS = 5000  # a run of more steps emits an event for every second step, every third ...
 _RISE_FACTOR = 1.4  # warn at 1.4 times the lowest mean loss; one bad batch in a window of ten can add a third
 _FALL_FACTOR = 0.99  # warn if the mean loss is above 0.99 times the first one
@@ -92,6 +93,10 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     device = compute.setup_device(options.device)
     if max_clips is None and not checkpoint_steps(reporter.directory):
         group.run_on_rank0(lambda: decoder_training.train_decoder(options, workspace, reporter, device))
+    requested, run_dir = options, reporter.directory
+    choice = group.run_on_rank0(lambda: run_plan.read_batch_choice(run_dir)) if is_batch_open(options) else None
+    if is_batch_open(options):
+        options = (choice or _PROVISIONAL_BATCH).apply(options)
     with stage(reporter, "load"), group.rank0_first():
         training_run = setup_run(options, workspace, reporter, device, group, max_clips)
         if group.rank == 0:
@@ -102,6 +107,9 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
         group.run_on_rank0(lambda: run_plan.check_first_checkpoint(trainer, reporter.directory))
     if trainer.step and (trainer.finished or training_run.early_stopped()):
         return training_run, Estimate(trainer.microbatch_plan, None, None)
+    if is_batch_open(requested) and choice is None:
+        choice = group.run_on_rank0(lambda: run_plan.choose_batch(trainer, requested, run_dir))
+        trainer.set_options(choice.apply(requested))
     with stage(reporter, "memory plan"):
         if trainer.sharded:
             estimate = run_plan.fit_memory_plan(trainer)
@@ -112,7 +120,7 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             trainer.fit_steps_to_time_limit(estimate.mean_step_s)
 
     def announce() -> None:
-        reporter.emit(run_plan.plan_event(trainer, estimate))
+        reporter.emit(run_plan.plan_event(trainer, estimate, choice.notes if choice else ()))
         if trainer.step == 0 and max_clips is None:
             for message in run_plan.training_warnings(trainer, reporter.directory):
                 reporter.emit(WarningRaised(message))
@@ -173,13 +181,14 @@ def train_loop(training_run: TrainingRun) -> None:
         early = training_run.early_stopping
         reporter.emit(WarningRaised(
             f"Stopped early at step {trainer.step} of {trainer.schedule.steps}: "
-            f"{early.validations_without_improvement} validations in a row did not improve the {training_run.metric} "
+            f"{early.validations_without_improvement} validations in a row did not improve the "
+            f"{training_run.metric.label} "
             f"of {early.best:.4f} at step {early.best_step}."))
     elif trainer.step < trainer.schedule.steps:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
             f"{trainer.schedule.steps}, before the end of the learning-rate schedule."))
-    elif trainer.step < trainer.max_steps:
+    elif trainer.step < trainer.max_steps < ANY_STEPS:
         reporter.emit(WarningRaised(
             f"{trainer.step} of {trainer.max_steps} steps fitted into the time limit of {options.max_minutes:g} "
             "minutes; the learning-rate schedule was shortened to them."))
@@ -252,11 +261,12 @@ def run_result(trainer: Trainer, reporter: Reporter) -> Result:
     """The result of a finished training. Its certificate is computed by a later job."""
     run_dir = reporter.directory
     best = checkpoint.best_intact(run_dir, lambda message: reporter.emit(WarningRaised(message)))
-    ranking = checkpoint.read_ranking(run_dir)
+    ranking = checkpoints.read_ranking(run_dir)
     report = learning.read_report(run_dir, best)
     return {
         "learning": report.learning.value, "learning_outcome": learning.describe_report(report),
-        "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
+        "run": run_dir.name, "steps": trainer.step, "best_step": best,
+        "chosen_by": ranking.metric.label if ranking.metric else "",
         "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
         "certificate": certificate.NOT_PROVEN_YET,
     }

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from config import foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 
 BLOCK_BYTES = 1 << 20
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.serialization.MAGIC_NUMBER, pickled
@@ -96,7 +96,8 @@ def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
         fsync_path(target.parent)
     except OSError as error:
         hint = _NO_FSYNC if error.errno in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS) else hint
-        raise UserError(f"{target} could not be written: {error.strerror or error}.", hint) from error
+        raise UserError(f"{target} could not be written: {error.strerror or error}.", hint,
+                        ErrorKind.ENVIRONMENT) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if descriptor >= 0:

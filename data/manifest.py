@@ -60,6 +60,16 @@ class ManifestClip:
 
 
 @dataclass(frozen=True)
+class HeldOutSentence:
+    """A held-out sentence to synthesize, with its original recording where there is one."""
+
+    text: str
+    original: Path | None
+    speaker: str = ""  # of the recording; empty if unknown
+    category: str = ""  # in a list with categories
+
+
+@dataclass(frozen=True)
 class DatasetCard:
     """Facts about a dataset, and the fingerprint that shows a change."""
 

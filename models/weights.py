@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.foreign import cached_by_file
 from config.schema import WEIGHT_SUFFIXES
 from data.durable_files import hash_file, is_pytorch_file
@@ -95,6 +95,7 @@ def _load(path: Path) -> object:
     if not is_pytorch_file(path):
         raise UserError(
             f"{path} ({path.stat().st_size} bytes) is not a whole PyTorch file.", "It was probably cut off. " + _AGAIN,
+            ErrorKind.TRUNCATED_FILE,
         )
     # Only tensors and plain values are unpickled, which cannot run code.
     try:
@@ -221,7 +222,7 @@ def open_safetensors(path: Path) -> Any:
         return safe_open(str(path), framework="pt")
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({path.stat().st_size} bytes): {error}.",
-                        "It was probably cut off. " + _AGAIN) from error
+                        "It was probably cut off. " + _AGAIN, ErrorKind.TRUNCATED_FILE) from error
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from functools import partial
 from typing import IO, Any, NoReturn, ParamSpec, get_args
 
 from config.arguments import add_arguments, given_values, merged
-from config.errors import CODE, UserError
+from config.errors import ErrorKind, UserError, without_code_marks
 from config.loading import parse_options
-from config.schema import CertifyOptions, Options, TrainOptions
+from config.resume_options import with_changes
+from config.schema import LENGTHS, CertifyOptions, Options, TrainOptions, is_zero
 from core.jobs import control, gpus, worker
 from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.job import Job, create_job, load_job
@@ -30,6 +31,7 @@ from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.library import catalog, model_info
+from core.submission import storage
 from core.submission.job_chains import create_certify_job, use_named_checkpoint
 from core.submission.requirements import check_requirements, is_other_extension, is_other_tokenizer
 from core.workspace import Workspace, free_name
@@ -69,17 +71,18 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
     _replace_unknown_letters()
     resuming = VERBS[verb].resumes and given.resume is not None
     others = given_values(given, VERBS[verb].options) or given.config
-    if resuming and (others or given.name or is_preset_given(given)):
+    if resuming and (given.name or is_preset_given(given)):
+        parser.error("--resume continues a run with its own options; it takes no name and no preset")
+    if resuming and others and verb != "train":
         parser.error("--resume continues a run with its own options; it takes no other option")
+    changes: Mapping[str, object] = {}
+    returned = False
     try:
         workspace = Workspace.open(given.workspace)
-        options = options_of(verb, given, workspace)
         if resuming:
-            job = load_job(workspace, given.resume)
-            if job.verb != verb:
-                raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
-                                f"Use python -m scripts.{job.verb}.")
+            job, changes, returned = _resumed_job(verb, given, workspace)
         else:
+            options = options_of(verb, given, workspace)
             needed = check_requirements(workspace, verb, options)
             if isinstance(options, CertifyOptions):
                 use_named_checkpoint(workspace, options)
@@ -88,10 +91,36 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
         if verb == "train" and given.no_certificate:
             (job.directory / _NO_CERTIFICATE).touch()  # a resume without the flag is of the same run
         if verb == "train" and not (job.directory / _NO_CERTIFICATE).exists():
-            return _train_and_certify(job, resuming=resuming, as_json=given.json)
-        return run_job(job, resuming=resuming, as_json=given.json) or grade(control.read_state(job))
+            return _train_and_certify(job, resuming=resuming, as_json=given.json, changes=changes, returned=returned)
+        return run_job(job, resuming=resuming, as_json=given.json, changes=changes) or grade(control.read_state(job))
     except UserError as error:
         return _refuse(error, given.json)
+
+
+def _resumed_job(verb: str, given: argparse.Namespace,
+                 workspace: Workspace) -> tuple[Job, Mapping[str, object], bool]:
+    """The job of `--resume`, the options that change, and whether it was returned to an earlier checkpoint."""
+    run, _, checkpoint = given.resume.removeprefix("run:").partition("@")
+    job = load_job(workspace, run)
+    if job.verb != verb:
+        raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
+                        f"Use python -m scripts.{job.verb}.")
+    if verb != "train":
+        if checkpoint:
+            raise UserError(f"{given.resume!r} names a checkpoint, and {job.id} has none.", f"Write {job.id}.")
+        return job, {}, False
+
+    # The options are checked before checkpoints go to the bin.
+    flags = given_values(given, TrainOptions)
+    changes = merged(read_preset(given.config, verb) if given.config else {}, flags)
+    with_changes(job.id, parse_options(TrainOptions, job.settings), changes)
+    if not checkpoint:
+        return job, changes, False
+    step = catalog.find_checkpoint(job, checkpoint)
+    for entry in storage.return_to_checkpoint(workspace, job.id, step):
+        print(f"{entry.item.reference} is in the bin. It can be restored: python -m scripts.storage restore "
+              f"{entry.item.reference}")
+    return job, changes, True
 
 
 def run_script(verb: str) -> NoReturn:
@@ -145,14 +174,18 @@ def _replace_unknown_letters() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
+def run_job(job: Job, *, resuming: bool = False, as_json: bool = False,
+            changes: Mapping[str, object] | None = None) -> int:
     """Run `job` in this process, with a line for each event; the exit code.
 
-    If a resume may help, the last line is the command for it.
+    If a resume may help, the last line is the command for it. `changes`: see `control.resume`.
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run_job(job, control.enqueue(job, resuming=resuming), listener=console.show)
+    lock = control.enqueue(job, resuming=resuming, changes=changes)
+    for change in control.read_state(job).changes:
+        console.say(f"Changed: {change}")
+    code = worker.run_job(job, lock, listener=console.show)
     console.end_line()
     state = control.read_state(job)
     if is_worth_resuming(state):
@@ -162,12 +195,17 @@ def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
     return code
 
 
-def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
-    """Run a training and the job that certifies it, unless another job does that already; the exit code."""
-    code, result = run_job(training, resuming=resuming), Result()
+def _train_and_certify(training: Job, *, resuming: bool, as_json: bool, changes: Mapping[str, object],
+                       returned: bool) -> int:
+    """Run a training and the job that certifies it, unless another job does that already; the exit code.
+
+    `returned`: the training resumes from an earlier checkpoint, so a certificate that is finished is not of its result.
+    """
+    code, result = run_job(training, resuming=resuming, changes=changes), Result()
     if code == 0:
         states = JobBoard(training.workspace).states()
-        earlier = next((state for state in states if state.certifies == training.id), None)
+        earlier = next((state for state in states if state.certifies == training.id
+                        and not (returned and state.status == "finished")), None)
         if earlier is None or not (earlier.alive or earlier.status == "finished"):
             proof = earlier.job if earlier else create_certify_job(training)
             code = run_job(proof, resuming=earlier is not None and earlier.resumable)
@@ -181,13 +219,12 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
 def is_worth_resuming(state: JobState) -> bool:
     """Whether a resume without other options may succeed; not if the user must change an option, such as a taken name.
 
-    Hints about problems outside of the job contain "continue" or "resume"; a hint with the command itself needs no
-    second one. A training is always worth resuming.
+    A training is worth resuming unless its hint has another command.
     """
-    if not state.resumable or "--resume" in state.hint:
+    if not state.resumable or state.error_kind == ErrorKind.OTHER_COMMAND:
         return False
-    refused = state.status == "failed" and not state.traceback and state.verb != "train"
-    return not refused or re.search("continue|resume", f"{state.message} {state.hint}".lower()) is not None
+    rejected = state.status == "failed" and not state.traceback and state.verb != "train"
+    return not rejected or state.error_kind == ErrorKind.ENVIRONMENT
 
 
 def resume_command(job: Job) -> str:
@@ -233,7 +270,10 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     parser.epilog, parser.formatter_class = f"{codes}\n\n{example}", _Help
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags override it")
     if VERBS[verb].resumes:
-        parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
+        parser.add_argument("--resume", metavar="ID", help=(
+            "resume a run that was stopped, failed or crashed" + (
+                "; options beside it that may change replace those of the run; ID@STEP returns to an earlier "
+                "checkpoint with its optimizer, and later ones go to the bin" if verb == "train" else "")))
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
@@ -251,14 +291,22 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
 
 def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
     """The options: flags override the file of `--config`, and that overrides the preset."""
+    flags = given_values(given, VERBS[verb].options)
     values = read_preset(given.config, verb) if given.config else {}
-    values = merged(values, given_values(given, VERBS[verb].options))
+    values = merged(without_other_lengths(values, flags), flags)
     parse_options(VERBS[verb].options, values)  # report wrong values before missing ones
     if not (VERBS[verb].resumes and given.resume is not None):
         values = merged(values, made_last(verb, values, workspace))
     if is_preset_given(given):
-        values = merged(preset_values(given, values, workspace), values)
+        values = merged(without_other_lengths(preset_values(given, values, workspace), values), values)
     return parse_options(VERBS[verb].options, values)
+
+
+def without_other_lengths(below: Mapping[str, object], above: Mapping[str, object]) -> Mapping[str, object]:
+    """`below` without its length if `above` gives one: steps, epochs and minutes are units of the same thing."""
+    if all(is_zero(above.get(name)) for name in LENGTHS):
+        return below
+    return {name: value for name, value in below.items() if name not in LENGTHS}
 
 
 def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> dict[str, str]:
@@ -312,7 +360,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
 
 def _refuse(error: UserError, as_json: bool) -> int:
     """Print why nothing was started; the exit code."""
-    sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
+    sys.stderr.write(without_code_marks(f"{error.message}\n{error.hint}\n"))
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
@@ -349,7 +397,7 @@ class Console:
         self._open_line = False
 
     def show(self, event: Event) -> None:
-        text = CODE.sub(r"\1", describe(event))
+        text = without_code_marks(describe(event))
         if isinstance(event, Progress) and sys.stdout.isatty():
             sys.stdout.write(f"\r\033[K{text[:shutil.get_terminal_size().columns - 1]}")
             sys.stdout.flush()

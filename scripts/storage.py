@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing.add_argument("--all", action="store_true", help=f"print all items, not the {MOST} largest of each kind")
     for name, words in (("show", "what depends on an item, and what it depends on"),
                         ("delete", "move items into the bin")):
-        add_action(name, help=words).add_argument("item", nargs="+", help="KIND:NAME")
+        add_action(name, help=words).add_argument("item", nargs="+", help="KIND:NAME, or run:ID@STEP for a checkpoint")
     add_action("restore", help="take items out of the bin").add_argument(
         "item", nargs="+", help="KIND:NAME, or KIND:NAME@STAMP where several of a name are there")
     add_action("empty", help="remove what is in the bin for good").add_argument(
@@ -51,7 +51,8 @@ def _run(workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
             return _list(storage.take_inventory(workspace), workspace, given)
         case "show":
             inventory = storage.take_inventory(workspace)
-            return {"items": [_show(inventory, storage.parse(workspace.whole_reference(one))) for one in given.item]}
+            return {"items": [_show(workspace, inventory, storage.parse(workspace.whole_reference(one)))
+                              for one in given.item]}
         case "delete":
             deleted = []
             for one in map(workspace.whole_reference, given.item):
@@ -105,10 +106,10 @@ def _row(reference: str, usage: Usage) -> dict[str, Any]:
     return {"item": reference, "bytes": usage.size, "freed": usage.freed}
 
 
-def _show(inventory: Inventory, item: Item) -> dict[str, Any]:
+def _show(workspace: Workspace, inventory: Inventory, item: Item) -> dict[str, Any]:
     users = {one.user.reference: one.how for one in inventory.by_item.get(item, ())}
     needs = {one.item.reference: one.how for one in inventory.dependencies if one.user == item}
-    usage = inventory.items.get(item)
+    usage = storage.measure_checkpoint(workspace, item) if item.run else inventory.items.get(item)
     print(f"{item.reference}: {_size(usage) if usage else 'not here'}")
     for user, how in users.items():
         print(f"    {user} {how}")

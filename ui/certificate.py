@@ -78,7 +78,7 @@ def build(page: Page) -> None:
     def unproven_run(view: View) -> JobState | None:
         reference = _chosen(page, view)
         state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
-        return state if state is not None and records.unproven_note(state) else None
+        return state if state is not None and records.is_unproven(state) else None
 
     def living_proof(view: View) -> JobState | None:
         job = _proof_job(view, _chosen(page, view))
@@ -135,7 +135,7 @@ def _proof(page: Page, view: View) -> Html:
     if not reference:
         return job_views.empty("No certificate yet. Each finished run has one.")
     state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
-    unproven = state is not None and records.unproven_note(state)
+    unproven = state is not None and records.is_unproven(state)
     proof = None if unproven else read(records.certificate_path(page.workspace, reference))
     job = _proof_job(view, reference)
     if proof is None:

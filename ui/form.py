@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin
 
@@ -128,6 +128,13 @@ class OptionsForm:
     def options(self, values: Sequence[Value], **fixed: object) -> Options:
         """Options from the widgets' `values` and `fixed`; `UserError` names each wrong field."""
         return parse(self.model, {**dict(zip(self.names, values, strict=True)), **fixed})
+
+
+def build_fields(model: type[Options], names: Sequence[str], prefix: str) -> tuple[gr.components.Component, ...]:
+    """Widgets of some fields of `model`, beside a form of it: `prefix` makes their elements' ids differ."""
+    by_name = {entry.name: entry for entry in entries(model)}
+    with gr.Row(elem_classes="grid"):
+        return tuple(_widget(replace(by_name[name], name=f"{prefix}.{name}"), {}, {}) for name in names)
 
 
 def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: Iterable[str] = (),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import gradio as gr
 from gradio.blocks import Block
 
-from config.schema import CertifyOptions, Options
+from config.loading import parse_options
+from config.resume_options import with_changes
+from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import CachedGpus
 from core.jobs.job import NO_DEVICE, Job, create_job, load_job
 from core.jobs.reporter import pluralize
-from core.submission import requirements
+from core.library import catalog
+from core.submission import requirements, storage
 from core.submission.job_chains import create_certify_job, use_named_checkpoint
 from core.workspace import Workspace
 from ui import job_views
@@ -87,11 +90,24 @@ class Page:
         control.force_stop(job)
         return [job_views.notice(f"Force-stopped. {checkpoint_names.resume_point(job)}")]
 
-    def resume(self, name: str) -> Sequence[object]:
-        """Resume the job `name`, and the jobs that waited for it and were skipped."""
+    def resume(self, name: str, changes: Mapping[str, object] | None = None,
+               checkpoint: str = "") -> Sequence[object]:
+        """Resume the job `name`, and the jobs that waited for it and were skipped.
+
+        `changes` are options of a training that are to differ from here on. `checkpoint` is the step or name of an
+        earlier checkpoint to return to; later ones go to the bin.
+        """
         job = load_job(self.workspace, name)
-        resumed = control.resume_with_dependents(job, self.live.board.states())
+        if changes:
+            with_changes(job.id, parse_options(TrainOptions, job.settings), changes)  # before checkpoints are moved
+        if checkpoint:
+            step = catalog.find_checkpoint(job, checkpoint)
+            storage.return_to_checkpoint(self.workspace, job.id, step, self.live.board)
+        states = self.live.board.states()
+        resumed = control.resume_with_dependents(job, states, changes=changes)
         waited = len(resumed) - 1
+        if checkpoint and any(state.certifies == job.id and state.status == "finished" for state in states):
+            control.start(create_certify_job(job))  # the certificate that there is was of other steps
         more = f" Queued again: {pluralize(waited, 'job')} that waited for it." if waited else ""
         return [job_views.notice(checkpoint_names.resume_point(job) + more, job=name)]
 

@@ -161,10 +161,15 @@ def proven_step(certificate: Path) -> int | None:
     return _count(read_json(certificate).get("step"))
 
 
+def is_unproven(state: JobState) -> bool:
+    """Whether the run refers to a checkpoint that has no certificate."""
+    selected = run_checkpoint(state)
+    return selected is not None and proven_step(state.job.directory / CERTIFICATE) != selected[1]
+
+
 def unproven_note(state: JobState) -> str:
     """A note to append to a run's name while the checkpoint that it refers to has no certificate; else empty."""
-    own = run_checkpoint(state)
-    return f", {NOT_PROVEN_YET}" if own and proven_step(state.job.directory / CERTIFICATE) != own[1] else ""
+    return f", {NOT_PROVEN_YET}" if is_unproven(state) else ""
 
 
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:

@@ -19,6 +19,7 @@ from config.errors import UserError
 from config.languages import NAMES, NATIVE_NAMES, code_of, find_languages, language_title
 from config.loading import parse_options
 from config.schema import (
+    ANY_STEPS,
     AS_IS,
     CompareOptions,
     ExtendOptions,
@@ -528,7 +529,6 @@ MINUTES = ("15", "60")
 """Lengths in minutes: as many steps as fit."""
 LEAST_SHARE = 1 / 3
 """Of the steps needed; a training of fewer is known to be too short."""
-ANY_STEPS = 100_000
 _EXTENSION = TrainOptions.model_fields["extension"].default
 _TIMED_STEPS = 5  # fewer say little of a step's time
 _LONGEST_STEP_S = 1e6  # others may have written any number

@@ -323,7 +323,8 @@ def bin_view(entries: Sequence[BinEntry], found: Inventory | None) -> Html:
     if not entries:
         return job_views.empty("The bin is empty.")
     sizes = found.deleted if found else {}
-    rows = [(entry.item.name, TITLES[entry.item.kind], size_text(sizes[entry].size) if entry in sizes else "–",
+    rows = [(entry.item.name, TITLES.get(entry.item.kind, "Checkpoints of runs"),
+             size_text(sizes[entry].size) if entry in sizes else "–",
              job_views.clock(entry.deleted)) for entry in entries[:MOST_LISTED]]
     rest = len(entries) - MOST_LISTED
     more = paragraph(f"and {rest} more", class_="small") if rest > 0 else NOTHING

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.resume_options import CHANGEABLE
+from config.schema import LENGTHS, TrainOptions, is_zero
 from core.dataset import review
 from core.dataset.review import TextMatch
 from core.jobs import checkpoint_names, control
@@ -20,11 +21,12 @@ from core.jobs.events import Step
 from core.jobs.job import load_job
 from core.jobs.reporter import duration_text, memory_text, size_text
 from core.jobs.state import JobState
-from core.library import model_info
+from core.library import checkpoints, model_info
 from core.library.model_info import FittedPreset
+from core.submission import storage
 from ui import clip_review, job_views, records, run_views, verb_form
 from ui.charts import Point, Series, chart, smooth
-from ui.form import OptionsForm, Value, same_value
+from ui.form import OptionsForm, Value, build_fields, same_value
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -36,6 +38,7 @@ _SCALES = ("Linear", "Logarithmic")
 _X_AXES = {"Steps": "step", "Minutes": "minute"}
 _HELD_OUT = (("speech_loss", "Held-out speech loss"), ("text_loss", "Held-out text loss"))
 _MEMORY_OF = {"gpu": "GPU"}
+_LAST_CHECKPOINT = ("the last", "")
 _NOT_COMPARED = ("device",)  # options that change nothing of a run
 _PLAY_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
 shown();
@@ -71,6 +74,7 @@ def _build_run(page: Page) -> None:
         confirm_force = gr.Button("Force stop now", variant="stop", size="md", elem_id="force-stop-confirm")
         cancel_force = gr.Button("Cancel", size="md")
     notice = gr.HTML(elem_classes="notices")
+    _build_resume(page, notice)
     verb_form.build_rename(page, page.run, "run")
     status = gr.HTML(elem_id="run-status")
     with gr.Row(visible=False, elem_classes="controls") as scale_row:
@@ -119,6 +123,42 @@ def stop_button(states: Iterable[JobState]) -> object:
     alarmed = any(job_views.training_alarm(state) for state in alive)
     return gr.update(visible=bool(alive), value="Stop: it learns nothing" if alarmed else "Stop",
                      variant="stop" if alarmed else "secondary")
+def _build_resume(page: Page, notice: gr.HTML) -> None:
+    """Resume the chosen run with other options, or from an earlier checkpoint."""
+    with gr.Accordion("Resume with changes", open=False, visible=False, elem_classes="fold",
+                      elem_id="resume-changes") as fold:
+        gr.HTML(paragraph("Options that change no step. An earlier checkpoint is taken with its optimizer; later ones "
+                          "go to the bin.", class_="small"))
+        step = gr.Dropdown([_LAST_CHECKPOINT], value="", label="From checkpoint", filterable=False,
+                           elem_id="resume-step", min_width=150)
+        widgets = build_fields(TrainOptions, CHANGEABLE, "resume")
+        button = gr.Button("Resume with these", variant="primary", size="md", elem_id="resume-with", scale=0)
+
+    def steps_of(view: View) -> object:
+        state = selected_run(view)
+        steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
+        choices = [_LAST_CHECKPOINT, *((f"step {number:,}", str(number)) for number in reversed(steps[:-1]))]
+        return gr.update(choices=choices, value="")
+
+    def setting(name: str, view: View) -> object:
+        state = selected_run(view)
+        default = TrainOptions.model_fields[name].default
+        return gr.update(value=state.job.settings.get(name, default) if state else default)
+
+    page.live.show_when(fold, selected_run, lambda job: job.ended and (job.resumable or job.steps), "train")
+    page.live.panel(step, steps_of, "train")
+    for name, widget in zip(CHANGEABLE, widgets, strict=True):
+        page.live.panel(widget, partial(setting, name), "train")
+
+    def resume(run: str, checkpoint: str, *values: Value) -> Sequence[object]:
+        if not run:
+            raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
+        settings = load_job(page.workspace, run).settings
+        changes = {name: value for name, value in zip(CHANGEABLE, values, strict=True)
+                   if not same_value(value, cast(Value, settings.get(name, TrainOptions.model_fields[name].default)))}
+        return page.resume(run, changes, checkpoint or "")
+
+    page.on(button.click, resume, [page.run, step, *widgets], [notice])
 
 
 def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
@@ -149,13 +189,14 @@ def status_view(view: View) -> Html:
     past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
     proof = next((one for one in view.alive if one.certifies == state.id), None)
     note = job_views.certificate_note(state, past)
-    if state.status == "finished" and records.unproven_note(state):
+    if state.status == "finished" and records.is_unproven(state):
         usable = "" if job_views.learned_nothing(state) else "The run can be used; "
         comes = "its certificate comes next" if proof else "see Certificate"
         note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
     return join((job_views.job_card(state, title, note), job_views.training_alarm(state),
                  job_views.training_outcome_view(state),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
+                 job_views.plan(state.changes, "Changed at the resume"),
                  job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
 
@@ -398,19 +439,22 @@ def current_preset(page: Page, view: View) -> FittedPreset:
         on_cpu = view.values["train.device"] == "cpu"
         family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
         speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
-        preset = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
-                                       view.values["memory"])
-        if not on_cpu:
-            return preset
-        return replace(preset, reasons=tuple(reason.replace(
-            "No GPU was found on this machine", "Device is cpu") for reason in preset.reasons))
+        return model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
+                                     view.values["memory"], on_cpu=on_cpu)
 
     return view.once(("preset", *(view.values[name] for name in _PRESET_INPUTS)), fit)
 
 
 def preset_values(page: Page, view: View) -> Mapping[str, Value]:
-    """The value of each field by the preset, else the default of the schema."""
-    return {**_PRESET_DEFAULTS, **current_preset(page, view).values}
+    """The value of each field by the preset, else the default of the schema.
+
+    A length in another unit replaces that of the preset: steps, epochs and minutes are units of one thing.
+    """
+    values = {**_PRESET_DEFAULTS, **current_preset(page, view).values}
+    lengths = [name for name in LENGTHS if name in values]
+    changed = [name for name in LENGTHS if not is_zero(view.values[f"train.{name}"])
+               and (name not in lengths or not _follows(view, name))]
+    return {**values, **dict.fromkeys(lengths, 0)} if changed else values
 
 
 def values_without_user_changes(page: Page, view: View) -> Mapping[str, Value]:
@@ -485,9 +529,19 @@ def _build_checkpoints(page: Page) -> None:
         step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
         return [job_views.notice(f"Checkpoint of step {step} unpinned; the run may delete it.")]
 
-    def choices(view: View, read: Callable[[Path], Iterable[object]]) -> object:
+    def delete(run: str, step: str) -> Sequence[object]:
+        if not step:
+            raise UserError("No checkpoint is chosen.", "Choose a step in the list.")
+        entry = storage.delete(page.workspace, storage.parse(f"run:{run}@{step}"), page.live.board)
+        return [job_views.notice(f"{entry.item.reference} is in the bin. Restore it on the Storage tab."),
+                gr.update(value=None)]
+
+    def choices(view: View, read: Callable[[Path], Iterable[object]], field: str) -> object:
+        """The choices, and no value if the one that was chosen is gone: Gradio's script fails at such a value."""
         state = selected_run(view)
-        return gr.update(choices=[str(one) for one in read(state.job.directory)] if state else [])
+        offered = [str(choice) for choice in read(state.job.directory)] if state else []
+        current = view.values[field]
+        return gr.update(choices=offered, **({} if current in offered else {"value": None}))
 
     with gr.Accordion("Checkpoints", open=False, elem_classes="fold", elem_id="checkpoints"):
         listing = gr.HTML(elem_id="run-checkpoints")
@@ -495,13 +549,17 @@ def _build_checkpoints(page: Page) -> None:
             step = gr.Dropdown([], label="Checkpoint (step)", filterable=False, elem_id="pin-step", min_width=140)
             name = gr.Textbox(label="Pin as", max_lines=1, elem_id="pin-name", min_width=140)
             pin_button = gr.Button("Pin", size="md", elem_id="pin", min_width=90)
+            delete_button = gr.Button("Delete", size="md", elem_id="delete-checkpoint", min_width=90)
             pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="pinned-name", min_width=140)
             unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
     page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
-    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps), "train")
-    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names), "train")
+    page.live.watch("checkpoint.step", step)
+    page.live.watch("checkpoint.name", pinned)
+    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps, field="checkpoint.step"), "train")
+    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names, field="checkpoint.name"), "train")
     page.on(pin_button.click, pin, [page.run, step, name], [notice])
+    page.on(delete_button.click, delete, [page.run, step], [notice, step])
     page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
 
 
@@ -511,7 +569,7 @@ def checkpoints_view(state: JobState | None) -> Html:
     if state is None or not steps:
         return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
     names = checkpoint_names.pinned_names(state.job.directory)
-    best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
+    best = checkpoints.read_ranking(state.job.directory).best
     rows = []
     for step in steps:
         folder = checkpoint_names.folder_of(state.job.directory, step)

@@ -22,6 +22,7 @@ from core.library.catalog import (
     list_references,
     listed_names,
 )
+from core.library.certificate import NOT_PROVEN_YET
 from core.workspace import Workspace
 from ui import comparison_views, job_views, records
 from ui.form import OptionsForm, Value, build_form
@@ -162,7 +163,7 @@ def label(view: View, model: ModelReference) -> str:
     names = [name for name, step in listed_names(state).items() if step == model.step]
     why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
     why += [f"“{name}”" for name in names if name != CHOICE]
-    why += [records.unproven_note(state).removeprefix(", ")] * ("@" not in model.reference)
+    why += [NOT_PROVEN_YET] * ("@" not in model.reference and records.is_unproven(state))
     why += [records.learning_note(state, model.step).removeprefix(", ")]
     name, step, why = job_views.run_name(state), f"step {model.step}", [*filter(None, why)]
     return ", ".join((step, *why, name) if "@" in model.reference else (name, step, *why))

@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
 from core.jobs.events import Queued, Renamed, Stopped, append_event
-from core.jobs.job import Job, choose_device
+from core.jobs.job import Job, change_options, choose_device
 from core.jobs.locks import FileLock
 from core.jobs.state import STATUS_TITLES, JobReader, JobState, Status
 
@@ -45,9 +45,13 @@ def start(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
     _spawn(job, enqueue(job), command)
 
 
-def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool = False) -> None:
-    """Start a worker on a job that was stopped, failed or crashed; `restart`: the app does it, not a person."""
-    _spawn(job, enqueue(job, resuming=True, restart=restart), command)
+def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool = False,
+           changes: Mapping[str, object] | None = None) -> None:
+    """Start a worker on a job that was stopped, failed or crashed; `restart`: the app does it, not a person.
+
+    `changes`: options of a training that are to differ from here on, see `config.resume_options`.
+    """
+    _spawn(job, enqueue(job, resuming=True, restart=restart, changes=changes), command)
 
 
 def use_checkpoint(job: Job, wanted: str) -> None:
@@ -60,14 +64,14 @@ def use_checkpoint(job: Job, wanted: str) -> None:
     checkpoint_names.set_choice(job.directory, wanted)
 
 
-def resume_with_dependents(job: Job, states: Sequence[JobState], *,
-                           command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
+def resume_with_dependents(job: Job, states: Sequence[JobState], *, command: Sequence[str] = WORKER_COMMAND,
+                           changes: Mapping[str, object] | None = None) -> list[Job]:
     """Resume `job`, and the jobs of `states` that did not start because they depend on it. Returns all resumed jobs.
 
     The dependent jobs wait in the queue until their inputs exist. Their states are read again, because `states` may be
     older than the events that skipped them.
     """
-    resume(job, command=command)
+    resume(job, command=command, changes=changes)
     resumed = [job]
     for dependent in sorted((state.job for state in states), key=lambda one: (one.created, one.id)):
         if {one.id for one in resumed} & set(dependent.after):
@@ -78,8 +82,11 @@ def resume_with_dependents(job: Job, states: Sequence[JobState], *,
     return resumed
 
 
-def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileLock:
+def enqueue(job: Job, *, resuming: bool = False, restart: bool = False,
+            changes: Mapping[str, object] | None = None) -> FileLock:
     """Acquire the job's lock for a worker, and append `Queued` to the journal, with the device that is chosen now.
+
+    `changes`: see `resume`; the options of `job` itself are those from before.
 
     Raises `AlreadyRunning` if its worker is alive, and `UserError` if it has run before and this is no resume.
     """
@@ -97,15 +104,17 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
                 f"{job.id} cannot be resumed: it is {STATUS_TITLES[now.status]}.",
                 "Only a job that was stopped, failed or crashed can be resumed; start a new one"
                 + (f", for example from its weights: --init-from run:{job.id}; on the page: "
-                   f"{TrainOptions.model_fields['init_from'].title} on the Train tab."
+                   f"{TrainOptions.model_fields['init_from'].title} on the Train tab. Or return to an earlier "
+                   f"checkpoint of it: --resume {job.id}@STEP."
                    if job.verb == "train" and now.status == "finished" else "."),
             )
         if not resuming and now.status != "created":
             raise UserError(f"{job.id} has already run: it is {STATUS_TITLES[now.status]}.",
                             "Resume it, or start a new one.")
+        job, changed = change_options(job, changes) if changes else (job, ())
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
-        append_event(job.journal, Queued(choose_device(job.verb, job.settings), restart))
+        append_event(job.journal, Queued(choose_device(job.verb, job.settings), restart, changed))
     except BaseException:
         lock.release()
         raise

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from config import foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 
 MAX_TIME = 1e11  # seconds since 1970; later times cannot be shown as dates
 Scalar = str | int | float | bool | None
@@ -45,11 +45,13 @@ class Queued(Event):
     """A new attempt was requested; no worker runs yet.
 
     `device` is the one whose queue the job joins, which may differ from attempt to attempt. `restart`: the app
-    requested it, because the job was alive when the machine went down.
+    requested it, because the job was alive when the machine went down. `changes`: options that differ from those of
+    the attempt before, for people; `config.yaml` has them.
     """
 
     device: str = ""
     restart: bool = False
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -211,20 +213,28 @@ class Finished(Event):
 
 @dataclass(frozen=True)
 class Failed(Event):
-    """The verb raised, or the process died (`exit_code` below 0 is a signal, as in `subprocess`)."""
+    """The verb raised, or the process died (`exit_code` below 0 is a signal, as in `subprocess`).
+
+    `error_kind` is a `config.errors.ErrorKind`.
+    """
 
     message: str
     hint: str = ""
     traceback: str = ""
     exit_code: int = 1
+    error_kind: str = ErrorKind.INPUT.value
 
 
 @dataclass(frozen=True)
 class Stopped(Event):
-    """Ended on request. `terminated`: by SIGTERM, as when the machine shuts down, and not by a person."""
+    """Ended on request. `terminated`: by SIGTERM, as when the machine shuts down, and not by a person.
+
+    `unsaved`: within a step, so that nothing was saved for it.
+    """
 
     message: str
     terminated: bool = False
+    unsaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -362,4 +372,5 @@ def _write_error(path: Path, error: OSError) -> UserError:
         f"The journal {path} could not be written: {error.strerror or error}.",
         "Free some disk space, then resume the job; what was saved before is intact." if full
         else "Check that the workspace can be written, then resume the job.",
+        ErrorKind.ENVIRONMENT,
     )

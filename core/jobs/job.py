@@ -1,4 +1,7 @@
-"""One job: a directory in the workspace's `runs` whose `config.yaml` never changes."""
+"""One job: a directory in the workspace's `runs`, whose `config.yaml` holds its options.
+
+It changes only while the job does not run, if it is resumed with other options (`change_options`).
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from pathlib import Path
 
 import yaml
 
-from config import foreign
-from config.errors import UserError
+from config import foreign, resume_options
+from config.errors import ErrorKind, UserError
 from config.loading import SomeOptions, parse_options
-from config.schema import Options
+from config.schema import Options, TrainOptions
 from core.jobs.events import MAX_TIME
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
-from data.durable_files import atomic_directory
+from data.durable_files import atomic_directory, write_text
 
 NO_DEVICE = "none"
 DEVICE_FILES = Path("/dev")  # where the driver shows its GPUs; a test shows others
@@ -78,6 +81,20 @@ class Job:
         return parse_options(VERBS[self.verb].options, self.settings)
 
 
+def change_options(job: Job, changes: Mapping[str, object]) -> tuple[Job, tuple[str, ...]]:
+    """Write the options of a training with `changes`. Returns the job and what changed; for the holder of its lock."""
+    before = parse_options(TrainOptions, job.settings)
+    after = resume_options.with_changes(job.id, before, changes)
+    path = job.directory / "config.yaml"
+    values = {**foreign.read_yaml(path), "options": after.model_dump(mode="json")}
+    try:
+        write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    except OSError as error:
+        raise UserError(f"{path} could not be written: {error.strerror}.", "Free some disk space, then resume it.",
+                        ErrorKind.ENVIRONMENT) from error
+    return load_job_directory(job.directory), resume_options.describe_changes(before, after)
+
+
 def public_name(source: str) -> str:
     """`source` as others may read it: an address without user, password and query, which may hold a signature."""
     found = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
@@ -91,7 +108,7 @@ def public_settings(settings: Mapping[str, object]) -> dict[str, object]:
 
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
                job_id: str | None = None) -> Job:
-    """Create the directory of a new job, without starting it. Its options never change.
+    """Create the directory of a new job, without starting it.
 
     `after` are ids of jobs of this workspace that must finish first. The default of `job_id` is the verb, the time and
     four hex digits. The directory is created atomically.

@@ -52,7 +52,7 @@ from core.jobs.events import (
     WarningRaised,
     read_events,
 )
-from core.jobs.job import Job, load_job, public_settings
+from core.jobs.job import Job, load_job, load_job_directory, public_settings
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from data.durable_files import write_text
@@ -109,8 +109,10 @@ class JobState:
     message: str = ""  # of the failure or the stop
     hint: str = ""
     traceback: str = ""
+    error_kind: str = ""  # of a failure, a `config.errors.ErrorKind`
     exit_code: int | None = None
     interrupted: bool = False  # its processes ended, and no person had requested it
+    changes: Sequence[str] = ()  # options that this attempt has and the one before had not
     restarts: int = 0  # attempts that the app began after such interruptions, since the last checkpoint
 
     @property
@@ -167,6 +169,10 @@ class JobStateReducer:
         return replace(self._state, progress=self._latest, units_per_s=units_per_s,
                        eta_s=self._eta(units_per_s), **lists)
 
+    def use_options_of(self, job: Job) -> None:
+        """Show the options of `job`, which was resumed with others than before."""
+        self._state = replace(self._state, job=job)
+
     def add(self, event: Event) -> None:
         if not isinstance(event, Queued | Renamed):
             self._worked_at = max(self._worked_at, event.time)
@@ -181,7 +187,8 @@ class JobStateReducer:
                 self._set(status="finished", reason="", result=event.result, ended_at=event.time, exit_code=0)
             case Failed():
                 self._set(status="crashed" if event.exit_code < 0 else "failed", reason="", message=event.message,
-                          hint=event.hint, traceback=event.traceback, exit_code=event.exit_code, ended_at=event.time)
+                          hint=event.hint, traceback=event.traceback, exit_code=event.exit_code,
+                          error_kind=event.error_kind, ended_at=event.time)
             case Skipped():
                 self._set(status="skipped", reason="", message=event.message, hint=event.hint, ended_at=event.time)
             case Stopped():
@@ -220,7 +227,7 @@ class JobStateReducer:
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
         earlier_s = last.earlier_s + (0.0 if last.started_at is None else self._worked_at - last.started_at)
         self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title,
-                               earlier_s=earlier_s)
+                               earlier_s=earlier_s, changes=event.changes)
         self._latest = None
         self._recent.clear()
         for name in self._lists.keys() - set(_STEP_LISTS):
@@ -348,6 +355,9 @@ class JobReader:
                 self._last_time = event.time
             if isinstance(event, (Queued, Waiting, Started, *TERMINAL)):
                 self._last = event
+            if isinstance(event, Queued) and event.changes:
+                self.job = load_job_directory(self.job.directory)
+                self._reducer.use_options_of(self.job)
             self._reducer.add(event)
         if events:
             self._cached = None

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from config import confinement
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.schema import Options, TrainOptions, path_options
 from core.jobs import control, locks, model_server_client
 from core.jobs.checkpoint_names import resume_point
@@ -63,7 +63,6 @@ _PREEMPTIBLE_NICENESS = 10  # added for preemptible jobs, so that jobs without a
 _MEMORY_HINT = "Close other programs and resume it, or start it again with a smaller batch."
 _SIGNAL_HINT = {signal.SIGKILL: f"Most often the machine ran out of memory. {_MEMORY_HINT}"}
 _CRASH_HINT = "Look at the last lines of the log, then resume it."
-_INTERRUPTED = "Interrupted before the step was finished."
 
 
 def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
@@ -126,7 +125,7 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
                 last = replace(last, terminated=bool(signalled()) and not job.stopped_by_person())
             if isinstance(last, Failed) and last.traceback:
                 last = replace(last, hint=f"{last.hint} {resume_point(job)}")
-            elif isinstance(last, Stopped) and last.message == _INTERRUPTED:
+            elif isinstance(last, Stopped) and last.unsaved:
                 last = replace(last, message=f"{last.message} {resume_point(job)}")
             reporter.emit(last)
         journal.close()
@@ -161,11 +160,11 @@ def terminal_event_of(work: Callable[[], Event | Result]) -> Event:
     except StopRequested as request:
         return Stopped(str(request) or "Stopped on request.")
     except KeyboardInterrupt:
-        return Stopped(_INTERRUPTED)
+        return Stopped("Interrupted before the step was finished.", unsaved=True)
     except DependencyFailed as reason:
         return Skipped(reason.message, reason.hint)
     except UserError as error:
-        return Failed(error.message, error.hint, exit_code=FAILED)
+        return Failed(error.message, error.hint, exit_code=FAILED, error_kind=error.kind.value)
     except Exception as error:  # noqa: BLE001
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             hint = f"The memory is full. {_MEMORY_HINT}"
@@ -319,15 +318,17 @@ def _death_event(code: int | None, *, out_of_memory: bool = False) -> Failed:
         size = f" of {limit / 2**30:.1f} GiB" if limit else ""
         return Failed(f"The worker was killed because the memory{size} was full.", _MEMORY_HINT, exit_code=code)
     if code is None:
-        return Failed("The model server ended during the work.", _SIGNAL_HINT[signal.SIGKILL])
+        return Failed("The model server ended during the work.", _SIGNAL_HINT[signal.SIGKILL],
+                      error_kind=ErrorKind.ENVIRONMENT.value)
     if code < 0:
         number = signal.Signals(-code)
         message = f"The worker was killed by signal {-code} ({number.name})."
         return Failed(message, _SIGNAL_HINT.get(number, _CRASH_HINT), exit_code=code)
     if code == ABANDONED_EXIT_CODE:
         return Failed("Another process of this training ended while the worker waited for it.", _CRASH_HINT,
-                      exit_code=code)
-    return Failed(f"The worker ended with exit code {code} and gave no reason.", _CRASH_HINT, exit_code=code)
+                      exit_code=code, error_kind=ErrorKind.ENVIRONMENT.value)
+    return Failed(f"The worker ended with exit code {code} and gave no reason.", _CRASH_HINT, exit_code=code,
+                  error_kind=ErrorKind.ENVIRONMENT.value)
 
 
 if __name__ == "__main__":

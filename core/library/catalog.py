@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,9 +10,10 @@ from pathlib import Path
 
 from config.errors import UserError, join_names
 from config.foreign import file_stamp
-from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
+from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, checkpoint_steps, folder_of, pinned_names
 from core.jobs.job import Job, load_job
 from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
+from core.library.checkpoints import RANKING, best_step
 from core.library.records import read_model_record
 from core.workspace import Workspace, resolve_inside, restore_hint
 
@@ -420,19 +419,16 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
     return found
 
 
-_CHECKPOINT_PATH = re.compile(rf"{CHECKPOINTS}/\w[\w.-]*")
-"""Within the run; a journal that others made may name any place."""
-
-
 def list_checkpoints(state: JobState) -> list[ModelReference]:
     """Every checkpoint that a training keeps, newest first: `run:ID@NAME` where it was pinned, else `run:ID@STEP`."""
     names = {step: name for name, step in listed_names(state).items() if name != CHOICE}
-    return [ModelReference(f"run:{state.id}@{names.get(step, step)}", "run", state.id, folder, step)
-            for folder, step in sorted(_checkpoints(state), key=lambda one: -one[1])]
+    run_dir = state.job.directory
+    return [ModelReference(f"run:{state.id}@{names.get(step, step)}", "run", state.id, folder_of(run_dir, step), step)
+            for step in reversed(checkpoint_steps(run_dir))]
 
 
-_KNOWN_RUNS: dict[str, tuple[object, object, ModelReference | None]] = {}
-"""By folder: the list of checkpoints in a run's journal, the state of its files, and the answer of `run_reference`."""
+_KNOWN_RUNS: dict[str, tuple[object, ModelReference | None]] = {}
+"""By folder: the state of the files that name a run's checkpoints, and the answer of `run_reference`."""
 _MOST_KNOWN = 1 << 15
 
 
@@ -442,17 +438,28 @@ def run_reference(state: JobState) -> ModelReference | None:
     Cached while nothing has changed, because the page asks for thousands of runs each second.
     """
     folder = str(state.job.directory)
-    stamp = file_stamp(f"{folder}/{CHECKPOINTS}"), file_stamp(f"{folder}/{CHECKPOINTS}/{NAMES}")
+    stamp = tuple(file_stamp(f"{folder}/{CHECKPOINTS}{file}") for file in ("", f"/{NAMES}", f"/{RANKING}"))
     known = _KNOWN_RUNS.get(folder)
-    if known and known[0] is state.checkpoints and known[1] == stamp:
-        return known[2]
-    saved = _checkpoints(state)
-    best = _best(saved, listed_names(state)) if saved else None
-    found = None if best is None else ModelReference(f"run:{state.id}", "run", state.id, *best)
+    if known and known[0] == stamp:
+        return known[1]
+    step = _selected_step(state.job.directory) if stamp[0] else None
+    reference = None if step is None else ModelReference(f"run:{state.id}", "run", state.id,
+                                                         folder_of(state.job.directory, step), step)
     if len(_KNOWN_RUNS) > _MOST_KNOWN:
         _KNOWN_RUNS.clear()
-    _KNOWN_RUNS[folder] = state.checkpoints, stamp, found
-    return found
+    _KNOWN_RUNS[folder] = stamp, reference
+    return reference
+
+
+def _selected_step(run_dir: Path) -> int | None:
+    """For a list of runs: the step that was chosen, else the best, else the last; damaged files choose nothing."""
+    steps = checkpoint_steps(run_dir)
+    with suppress(UserError):
+        if (choice := pinned_names(run_dir).get(CHOICE)) in steps:
+            return choice
+    with suppress(UserError):
+        return best_step(run_dir)
+    return steps[-1] if steps else None
 
 
 def references_stamp(workspace: Workspace, references: Sequence[ModelReference]) -> tuple[object, ...]:
@@ -483,37 +490,33 @@ def listed_names(state: JobState) -> Mapping[str, int]:
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
     run, _, wanted = name.partition("@")
-    state = JobReader(find_training(workspace, run)).state()
-    saved = _checkpoints(state)
-    if not saved:
+    job = find_training(workspace, run)
+    step = find_checkpoint(job, wanted)
+    return ModelReference(reference, "run", run, folder_of(job.directory, step), step)
+
+
+def find_checkpoint(job: Job, wanted: str = "") -> int:
+    """The step of a training's checkpoint by its step or name; empty: the chosen one, else the best one.
+
+    The run's folder says which one is the best; the job's journal only reports it.
+    """
+    run_dir = job.directory
+    steps, pinned = checkpoint_steps(run_dir), pinned_names(run_dir)
+    if not steps:
         raise UserError(
-            f"The run {run!r} has no checkpoint ({STATUS_TITLES[state.status]}).",
+            f"The run {job.id!r} has no checkpoint ({STATUS_TITLES[JobReader(job).state().status]}).",
             "Let it train to its first checkpoint, or choose another run.",
         )
-    pinned = pinned_names(state.job.directory)
     if wanted in ("", BEST):
-        best = _best(saved, {} if wanted else pinned)
-        assert best is not None
-        return ModelReference(reference, "run", run, *best)
-    for folder, step in saved:
-        if step == pinned.get(wanted) or str(step) == wanted:
-            return ModelReference(reference, "run", run, folder, step)
+        choice = None if wanted else pinned.get(CHOICE)
+        step = choice if choice in steps else best_step(run_dir)
+        assert step is not None
+        return step
+    step = pinned.get(wanted, int(wanted) if wanted.isascii() and wanted.isdigit() else None)
+    if step in steps:
+        return step
     raise UserError(
-        f"The run {run!r} has no checkpoint of step {wanted!r}, nor one of that name.",
-        f"There are checkpoints of steps {', '.join(str(step) for _, step in saved)}"
+        f"The run {job.id!r} has no checkpoint of step {wanted!r}, nor one of that name.",
+        f"There are checkpoints of steps {', '.join(map(str, steps))}"
         f"{'; names: ' + ', '.join(pinned) if pinned else ''}.",
     )
-
-
-def _checkpoints(state: JobState) -> list[tuple[Path, int]]:
-    """Folder and step of each checkpoint that is still there, the best last."""
-    folder = str(state.job.directory)
-    found = [one for one in state.checkpoints if _CHECKPOINT_PATH.fullmatch(one.path)
-             and os.path.isdir(f"{folder}/{one.path}")]  # not pathlib's: a page may ask this of thousands
-    found.sort(key=lambda one: (one.best, one.step))
-    return [(state.job.directory / one.path, one.step) for one in found]
-
-
-def _best(saved: Sequence[tuple[Path, int]], names: Mapping[str, int]) -> tuple[Path, int] | None:
-    """The one that a person chose by these `names`, else the last one marked as best, else the latest."""
-    return next((one for one in saved if one[1] == names.get(CHOICE)), saved[-1] if saved else None)

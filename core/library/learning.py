@@ -139,14 +139,20 @@ class SentenceHealth:
     missing_stop: bool
     repetition: bool
     long_silence: bool
+    no_speech: bool = False  # synthesis found only silence where the speech should begin, with three seeds
 
     def silent(self, limits: LearningLimits = LIMITS) -> bool:
-        """Whether it has no speech: too little sound, or too quiet."""
-        return self.duration_ratio < limits.silent_duration or self.level_db < -limits.silent_db
+        """Whether it has no speech: too little sound, or too quiet.
+
+        A sentence that begins with silence may speak later, as recordings do whose edges were kept. So `no_speech`
+        counts together with too short a sound.
+        """
+        too_short = limits.shortest if self.no_speech else limits.silent_duration
+        return self.duration_ratio < too_short or self.level_db < -limits.silent_db
 
     def faulty(self, limits: LearningLimits = LIMITS) -> bool:
         """Whether a listener would hear a fault at once."""
-        return (self.silent(limits) or self.missing_stop or self.repetition or self.long_silence
+        return (self.silent(limits) or self.no_speech or self.missing_stop or self.repetition or self.long_silence
                 or not limits.shortest <= self.duration_ratio <= limits.longest)
 
 
@@ -253,6 +259,10 @@ class LearningRecord:
         """The record with `report`, and without those of later steps, which a resumed run repeats."""
         earlier = {step: one for step, one in self.reports.items() if one.step < report.step}
         return replace(self, reports={**earlier, str(report.step): report})
+
+    def up_to(self, step: int) -> LearningRecord:
+        """The record without the reports of later steps."""
+        return replace(self, reports={key: report for key, report in self.reports.items() if report.step <= step})
 
 
 def write_learning(run_dir: Path, record: LearningRecord) -> None:

@@ -380,10 +380,11 @@ def preset_for_speech(speech: SpeechAmount) -> tuple[str, str]:
     return name, f"Chosen by the dataset's {duration_text(speech.seconds)} of speech."
 
 
-def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
-    """The memory class of the smallest GPU, None without GPUs; and the reason."""
-    if not gpus:
-        return None, ("No GPU was found on this machine: batches are those for 16 GB, and a CPU takes far "
+def memory_class_for(gpus: Sequence[Gpu], *, on_cpu: bool = False) -> tuple[int | None, str]:
+    """The memory class of the smallest GPU, None without GPUs or `on_cpu`; and the reason."""
+    if on_cpu or not gpus:
+        subject = "Device is cpu" if on_cpu else "No GPU was found on this machine"
+        return None, (f"{subject}: batches are those for 16 GB, and a CPU takes far "
                       "longer for each step.")
     smallest = min(gpus, key=lambda gpu: gpu.total_mib)
     seen = f"{len(gpus)} times " if len(gpus) > 1 else ""
@@ -396,19 +397,23 @@ def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
 
 
 def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str = "auto",
-               memory: str = "auto") -> FittedPreset:
-    """The preset `name` for a memory class in GB; `auto` chooses by the speech there is and the GPUs found."""
+               memory: str = "auto", *, on_cpu: bool = False) -> FittedPreset:
+    """The preset `name` for a memory class in GB; `auto` chooses by the speech there is and the GPUs found.
+
+    `on_cpu`: the training uses none of the `gpus`.
+    """
+    gpus = () if on_cpu else gpus
     reasons = []
     if name in ("", "auto"):
         name, why = preset_for_speech(speech)
         reasons.append(why)
     elif name not in NAMES:
         raise UserError(f"There is no preset named {name!r}.", f"There are auto, {', '.join(NAMES)}.")
-    size, why = memory_class_for(gpus)
+    size, why = memory_class_for(gpus, on_cpu=on_cpu)
     if memory not in ("", "auto"):
         if memory not in get_args(Memory):
             raise UserError(f"There is no memory class {memory!r}.", "There are auto, 16, 24 and 80 (GB).")
-        size, why = int(memory), _chosen_memory(int(memory), size, gpus)
+        size, why = int(memory), _chosen_memory(int(memory), size, gpus, on_cpu=on_cpu)
     reasons.append(why)
     about = _about(name, family)
     processes = max(1, len(gpus)) if about.get("every_gpu") else 1
@@ -450,10 +455,11 @@ def _batches(own: dict[str, Any], about: Mapping[str, Any], clip_tokens: float, 
     return {**own, "batch_size": batch, "gradient_accumulation": accumulation, "processes": processes}
 
 
-def _chosen_memory(wanted: int, found: int | None, gpus: Sequence[Gpu]) -> str:
+def _chosen_memory(wanted: int, found: int | None, gpus: Sequence[Gpu], *, on_cpu: bool) -> str:
     """The reason for a memory class that the user chose."""
     if found is None:
-        return f"For {wanted} GB, as requested; no GPU was found on this machine."
+        reason = "the device is cpu" if on_cpu else "no GPU was found on this machine"
+        return f"For {wanted} GB, as requested; {reason}."
     least = min(gpu.total_gib for gpu in gpus)
     short = " It has less than that." if wanted > found else ""
     return f"For {wanted} GB, as requested; the GPU of this machine has {least:.0f} GiB.{short}"

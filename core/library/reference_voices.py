@@ -49,7 +49,8 @@ def read_recording(path: Path, title: str = "") -> ReferenceRecording:
     try:
         sound = read_sound(path, LONGEST_S)
     except UserError as error:
-        raise UserError(error.message.replace(str(path), name), error.hint) from error
+        error.rename({str(path): name})
+        raise
     waveform, rate, whole_s = sound.waveform, sound.facts.sample_rate, sound.facts.duration_s
     duration_s = len(waveform) / rate
     if duration_s < SHORTEST_S:

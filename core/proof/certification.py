@@ -35,7 +35,7 @@ from core.model.loading import TTSModel, load_checkpoint, load_extension, model_
 from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
-from core.speech.evaluation import CorpusScore, EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
+from core.speech.evaluation import CorpusScore, EvaluatedSentence, PreparedVoices, SpeechEvaluator
 from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.training import replay
 from core.training.dataloader import Utterance, make_utterance
@@ -43,7 +43,7 @@ from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import append_text, hash_file, hash_tree, write_bytes
-from data.manifest import HELD_OUT
+from data.manifest import HELD_OUT, HeldOutSentence
 from models.base import Generated, RecognitionScore, Sample, SampleLogits
 from models.registry import family as family_named
 

@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from config import confinement, foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from core.jobs.reporter import size_text
 from core.workspace import KINDS
 from data.durable_files import BLOCK_BYTES, BlockCallback
@@ -150,6 +150,7 @@ class _Unpacking:
                 f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
                 "of recordings.",
                 "Free space on the workspace's disk, then continue; or unpack it yourself and give the folder.",
+                ErrorKind.ENVIRONMENT,
             )
 
     def skip(self, name: str, reason: str) -> None:

@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 
 from config import foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library import published
@@ -95,6 +95,7 @@ def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, rep
             f"{error.filename or target} could not be written: {error.strerror or error} "
             f"({size_text(workspace.free_bytes())} are free on that disk).",
             "Free some disk space, then continue; what was downloaded is kept.",
+            ErrorKind.ENVIRONMENT,
         ) from error
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from core.jobs.events import Progress, WarningRaised
 from core.jobs.job import public_name as public_name
 from core.jobs.reporter import Reporter, check_stop, size_text
@@ -229,6 +229,7 @@ class Downloader:
                         f"{self.server.host} sends other bytes for {file.name} than its own list says: {fault}.",
                         "Continue later or from another HF_ENDPOINT. The damaged file was deleted, the others are "
                         "kept.",
+                        ErrorKind.ENVIRONMENT,
                     ) from None
 
                 message = f"{file.name} arrived damaged ({fault}); it is downloaded once more."

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from core.sources import allowed
 from data.durable_files import ExpectedFile
 
@@ -175,6 +175,7 @@ class Hub:
                 raise UserError(
                     f"{self.host} sent something that is no list of files.",
                     "Check HF_ENDPOINT, and whether this network asks for a login in the browser first; then continue.",
+                    ErrorKind.ENVIRONMENT,
                 ) from None
         if not info.sha:
             raise UserError(f"{self.host} does not give the commit of {repository}.", "Use another HF_ENDPOINT.")
@@ -225,6 +226,7 @@ class Hub:
             raise UserError(
                 f"{repository} cannot be downloaded: HF_HUB_OFFLINE is set.",
                 f"Unset it, then continue; or give {self.without_hub}.",
+                ErrorKind.ENVIRONMENT,
             ) from None
         except errors.HFValidationError:
             raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
@@ -259,10 +261,11 @@ class Hub:
             return UserError(
                 f"{repository} is gated: its owner gives it to those who accept its terms.",
                 f"Open {page} and accept them {as_whom}. Then continue.",
+                ErrorKind.ENVIRONMENT,
             )
         if "Invalid credentials" in response.headers.get("X-Error-Message", "") and self.token:
             return UserError(f"{self.host} does not accept the token in HF_TOKEN ({status}).",
-                             f"It may be mistyped or expired: {make_token}. Then continue.")
+                             f"It may be mistyped or expired: {make_token}. Then continue.", ErrorKind.ENVIRONMENT)
         if isinstance(error, errors.RevisionNotFoundError):
             return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
         if isinstance(error, errors.EntryNotFoundError):
@@ -275,7 +278,7 @@ class Hub:
                 if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
             )
         return UserError(f"{self.host} refused to give {repository} (status {status}).",
-                         f"Continue later, or give {self.without_hub}.")
+                         f"Continue later, or give {self.without_hub}.", ErrorKind.ENVIRONMENT)
 
 
 def bound_answers() -> None:
@@ -319,7 +322,7 @@ def _read_bounded(response: Response) -> None:
             size += len(block)
             if size > _MOST_ANSWER:
                 raise UserError(f"{response.url.host} sends an answer of more than {_MOST_ANSWER >> 20} MiB, where a "
-                                "few lines are wanted.", "Check HF_ENDPOINT; then continue.")
+                                "few lines are wanted.", "Check HF_ENDPOINT; then continue.", ErrorKind.ENVIRONMENT)
             yield block
 
     stream = response.stream
@@ -334,7 +337,7 @@ def _read_bounded(response: Response) -> None:
 
 def unreachable(subject: str, reason: object, hint: str = _RESUME) -> UserError:
     """The error after too many interruptions."""
-    return UserError(f"{subject} could not be downloaded: {reason}.", hint)
+    return UserError(f"{subject} could not be downloaded: {reason}.", hint, ErrorKind.ENVIRONMENT)
 
 
 def part_of(response: Response) -> tuple[int, int | None]:

@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from config.errors import UserError, join_names
+from config.errors import ErrorKind, UserError, join_names
 from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, size_text
 from core.sources.archives import SUFFIXES, unpack_archive
@@ -353,7 +353,7 @@ def _write_rows(request: _Request, listing: RepositoryFiles, table: Path | RawIO
         if shutil.disk_usage(content).free < size + SPARE_BYTES:
             clips = sum(1 for _ in (content / FOLDER).iterdir())
             raise UserError(f"The disk of {content} is full after {pluralize(clips, 'clip')} of {listing.repository}.",
-                            "Free space, then continue; or take fewer clips: --max-clips.")
+                            "Free space, then continue; or take fewer clips: --max-clips.", ErrorKind.ENVIRONMENT)
         yield size
 
 

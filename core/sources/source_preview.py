@@ -198,5 +198,5 @@ def _opened_path(path: Path) -> Iterator[Path | None]:
             unpack_archive(path, folder, shutil.disk_usage(folder).free, texts_only=True)
             yield folder
         except UserError as error:
-            raise UserError(*(text.replace(f"{folder}/", "").replace(temporary, "the archive").replace(
-                str(folder), path.name) for text in (error.message, error.hint))) from error
+            error.rename({f"{folder}/": "", str(folder): path.name, temporary: "the archive"})
+            raise

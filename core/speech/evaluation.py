@@ -35,6 +35,7 @@ from data.acoustics import audio
 from data.durable_files import check_no_link_out
 from data.front_end import FrontEnd
 from data.languages.latin import romanise
+from data.manifest import HeldOutSentence
 from models.base import (
     FinishReason,
     Generated,
@@ -51,16 +52,6 @@ _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
 RECORDED_VOICE = "training recording"  # the voice of an adapted decoder, and of a model that comes without one
 
 Some = TypeVar("Some")
-
-
-@dataclass(frozen=True)
-class HeldOutSentence:
-    """A held-out sentence to synthesize, with its original recording where there is one."""
-
-    text: str
-    original: Path | None
-    speaker: str = ""  # of the recording; empty if unknown
-    category: str = ""  # in a list with categories
 
 
 @dataclass(frozen=True)

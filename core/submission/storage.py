@@ -7,6 +7,7 @@ killed, and the bin of a folder that is a link to another disk lies on that disk
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import time
@@ -18,10 +19,13 @@ from pathlib import Path
 
 from config.errors import UserError, join_names
 from core.dataset.languages import split_names
+from core.jobs import checkpoint_names
+from core.jobs.events import Stopped, append_event
+from core.jobs.job import load_job
 from core.jobs.locks import FileLock, locked
-from core.jobs.state import JobBoard, JobState
+from core.jobs.state import JobBoard, JobReader, JobState
 from core.jobs.verbs import VERBS
-from core.library import records
+from core.library import certificate, checkpoints, learning, records
 from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, Origin
 from core.sources import recognisers
 from core.submission import requirements
@@ -30,6 +34,9 @@ from data.durable_files import fsync_path
 
 NEEDS, RESUMES, MADE_FROM = "needs it", "needs it to resume and for its certificate", "was made from it"
 """How an item may depend on another; what was made from another item holds a copy and works without it."""
+CHECKPOINT = "checkpoint"
+"""The kind of one checkpoint of a run, `run:ID@STEP`; its bin is in the run's folder, and goes with the run."""
+_CHECKPOINT_NAME = re.compile(r"([^@/]+)@(\d{1,12})")
 _UPLOADS = Path(KINDS["upload"]).name
 _EMPTYING = ".emptying-"
 _STAMP_FORMAT, _STAMP_PARTS = "%Y%m%d-%H%M%S", 2  # then nanoseconds
@@ -48,10 +55,23 @@ class Item:
 
     @property
     def reference(self) -> str:
-        return f"{self.kind}:{self.name}"
+        return f"{'run' if self.kind == CHECKPOINT else self.kind}:{self.name}"
+
+    @property
+    def run(self) -> str:
+        """Of a checkpoint the id of its run; else empty."""
+        return self.name.partition("@")[0] if self.kind == CHECKPOINT else ""
+
+    def folder(self, workspace: Workspace) -> Path:
+        """The folder that holds it, and the bin for it."""
+        if self.kind == CHECKPOINT:
+            return workspace.runs / self.run / checkpoint_names.CHECKPOINTS
+        return workspace.path / KINDS[self.kind]
 
     def path(self, workspace: Workspace) -> Path:
-        return workspace.path / KINDS[self.kind] / self.name
+        if self.kind == CHECKPOINT:
+            return checkpoint_names.folder_of(workspace.runs / self.run, int(self.name.partition("@")[2]))
+        return self.folder(workspace) / self.name
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,7 @@ class BinEntry:
         return time.mktime(time.strptime(self.stamp.rpartition("-")[0], _STAMP_FORMAT))
 
     def path(self, workspace: Workspace) -> Path:
-        return _bin(workspace, self.item.kind) / f"{self.stamp}.{self.item.name}"
+        return self.item.folder(workspace) / BIN / f"{self.stamp}.{self.item.path(workspace).name}"
 
 
 @dataclass(frozen=True)
@@ -114,10 +134,13 @@ def parse(reference: str) -> Item:
     """The item that `KIND:NAME` names; `UserError` where it is none. Whether it is there is not looked at."""
     kind, _, name = reference.partition(":")
     kind = "model" if kind == "base" else kind
+    if kind == "run" and _CHECKPOINT_NAME.fullmatch(name) and not name.startswith("."):
+        return Item(CHECKPOINT, name)
     if kind not in KINDS or not name or "/" in name or "\0" in name or name in (".", "..", BIN) \
             or (kind, name) == ("cache", _UPLOADS):
         raise UserError(f"{reference!r} names nothing that is stored.",
-                        f"Write KIND:NAME, such as run:first. The kinds: {', '.join(KINDS)}.")
+                        f"Write KIND:NAME, such as run:first, or run:first@400 for one checkpoint of a run. The kinds: "
+                        f"{', '.join(KINDS)}.")
     return Item(kind, name)
 
 
@@ -132,9 +155,12 @@ def list_items(workspace: Workspace) -> Iterator[Item]:
 def list_deleted(workspace: Workspace) -> list[BinEntry]:
     """What is in the bin, the last deleted first."""
     found = []
-    for kind in KINDS:
-        for entry in _names(_bin(workspace, kind)):
+    for kind, run, folder in _bins(workspace):
+        for entry in _names(folder):
             stamp, _, name = entry.partition(".")
+            if kind == CHECKPOINT:
+                step = name.removeprefix("step-")
+                name = f"{run}@{int(step)}" if step.isascii() and step.isdigit() and len(step) < 13 else ""
             if not name or stamp.count("-") != _STAMP_PARTS:
                 continue
             with suppress(ValueError, OverflowError):  # the stamp is no time: others put it there, and it stays
@@ -156,9 +182,17 @@ def take_inventory(workspace: Workspace, states: Sequence[JobState] | None = Non
         return usage
 
     items = {item: measured(item.path(workspace)) for item in list_items(workspace)}
-    deleted = {entry: measured(entry.path(workspace)) for entry in list_deleted(workspace)}
+    # Deleted checkpoints lie in the folder of their run, which is measured already.
+    deleted = {entry: _measure(entry.path(workspace), set())[0] if entry.item.run else measured(entry.path(workspace))
+               for entry in list_deleted(workspace)}
     found = JobBoard(workspace).states() if states is None else states
     return Inventory(items, deleted, total, find_dependencies(workspace, found), time.monotonic() - began)
+
+
+def measure_checkpoint(workspace: Workspace, item: Item) -> Usage | None:
+    """What one checkpoint takes, which an inventory counts with its run; None if it does not exist."""
+    path = item.path(workspace)
+    return _measure(path, set())[0] if path.is_dir() else None
 
 
 def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
@@ -356,20 +390,22 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
     board = board or JobBoard(workspace)
     with _guard(workspace):
         path = item.path(workspace)
-        if item.name not in _names(path.parent):
-            there = [one.name for one in list_items(workspace) if one.kind == item.kind]
+        if path.name not in _names(path.parent):
+            there = ([f"{item.run}@{step}" for step in checkpoint_names.checkpoint_steps(workspace.runs / item.run)]
+                     if item.run else [one.name for one in list_items(workspace) if one.kind == item.kind])
             raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
                             f"(there: {join_names(there)}).",
                             "List what is stored: Storage tab, or python -m scripts.storage list.")
+        if item.run:
+            _check_unpinned(workspace, item)
         check_unused(workspace, item, before := board.states(), dependencies)
+        run_dir = workspace.runs / item.run if item.run else path
         lock = None
-        if item.kind == "run" and path.is_dir() and (lock := FileLock.acquire(path / "lock")) is None:
-            raise _used(item, item.name)
+        if item.kind in ("run", CHECKPOINT) and run_dir.is_dir() and (
+                lock := FileLock.acquire(run_dir / "lock")) is None:
+            raise _used(item, run_dir.name)
         try:
-            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-            entry = BinEntry(item, f"{time.strftime(_STAMP_FORMAT, time.localtime(seconds))}-{nanoseconds:09d}")
-            entry.path(workspace).parent.mkdir(exist_ok=True)
-            _move(path, entry.path(workspace))
+            entry = _move_to_bin(workspace, item)
         finally:
             if lock:
                 lock.release()
@@ -380,15 +416,71 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
         except UserError:
             _move(entry.path(workspace), path)
             raise
+        if item.run:
+            checkpoints.rank_existing(run_dir)
         return entry
+
+
+def _move_to_bin(workspace: Workspace, item: Item) -> BinEntry:
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    entry = BinEntry(item, f"{time.strftime(_STAMP_FORMAT, time.localtime(seconds))}-{nanoseconds:09d}")
+    entry.path(workspace).parent.mkdir(exist_ok=True)
+    _move(item.path(workspace), entry.path(workspace))
+    return entry
+
+
+def _check_unpinned(workspace: Workspace, item: Item) -> None:
+    """Raise `UserError` if the checkpoint `item` was pinned or chosen: it stays until that is undone."""
+    for name, step in checkpoint_names.pinned_names(workspace.runs / item.run).items():
+        if item.name != f"{item.run}@{step}":
+            continue
+        if name == checkpoint_names.CHOICE:
+            raise UserError(f"{item.reference} is the checkpoint that you chose for run:{item.run}.",
+                            f"Choose another one first: python -m scripts.pin_checkpoint {item.run} --use STEP.")
+        raise UserError(f"{item.reference} is pinned as {name!r}.", "Unpin it first, then delete it.")
+
+
+def return_to_checkpoint(workspace: Workspace, run: str, step: int, board: JobBoard | None = None) -> list[BinEntry]:
+    """Let the training `run` resume from its checkpoint of `step`: later checkpoints go to the bin.
+
+    A certificate and reports of later steps are removed, because the steps are computed again. `UserError` if a job
+    uses the run, or a later checkpoint is pinned; nothing is changed then.
+    """
+    run_dir, item = workspace.run(run), Item("run", run)
+    state = JobReader(load_job(workspace, run)).state()
+    if state.status in ("created", "skipped"):
+        raise UserError(f"{run} has not run yet.", "Start it.")
+    with _guard(workspace):
+        check_unused(workspace, item, (board or JobBoard(workspace)).states())
+        if (lock := FileLock.acquire(run_dir / "lock")) is None:
+            raise _used(item, run)
+        try:
+            later = [Item(CHECKPOINT, f"{run}@{other}") for other in checkpoint_names.checkpoint_steps(run_dir)
+                     if other > step]
+            for checkpoint in later:
+                _check_unpinned(workspace, checkpoint)
+
+            # From the last one back, so that a kill leaves a run that resumes from the last that is there.
+            entries = [_move_to_bin(workspace, checkpoint) for checkpoint in reversed(later)]
+            ranking = checkpoints.read_ranking(run_dir).up_to(step)
+            checkpoints.write_ranking(run_dir, ranking.with_best_of(checkpoint_names.checkpoint_steps(run_dir)))
+            learning.write_learning(run_dir, learning.read_learning(run_dir).up_to(step))
+            with suppress(UserError):  # there is none, or a damaged one
+                if certificate.read(run_dir / certificate.CERTIFICATE).step > step:
+                    (run_dir / certificate.CERTIFICATE).unlink()
+            append_event(state.job.journal, Stopped(f"Returned to the checkpoint of step {step}."))
+        finally:
+            lock.release()
+    return entries
 
 
 def check_unused(workspace: Workspace, item: Item, states: Sequence[JobState],
                  dependencies: Sequence[Dependency] | None = None) -> None:
     """Raise `UserError` where a living job uses `item`; caches, uploads in transit and remains serve any job."""
     used = in_use(workspace, states, dependencies)
-    if item in used:
-        raise _used(item, used[item])
+    subject = Item("run", item.run) if item.run else item
+    if subject in used:
+        raise _used(item, used[subject])
     if used and (item.kind == "cache" or item.name.startswith(".")):
         raise _used(item, next(iter(used.values())))
 
@@ -407,7 +499,10 @@ def restore(workspace: Workspace, reference: str) -> Item:
             raise UserError(f"{entry.item.kind.capitalize()} {entry.item.name!r} is there again; nothing is written "
                             "over.",
                             f"Delete that one first ({entry.item.reference}), then restore {entry.reference}.")
+        target.parent.mkdir(exist_ok=True)
         _move(entry.path(workspace), target)
+        if entry.item.run:
+            checkpoints.rank_existing(workspace.runs / entry.item.run)
         return entry.item
 
 
@@ -432,9 +527,9 @@ def empty_bin(workspace: Workspace, reference: str = "") -> int:
             path = entry.path(workspace)
             path.rename(path.with_name(f"{_EMPTYING}{path.name}"))
     failed: list[OSError] = []
-    for kind in KINDS:
-        for name in _names(_bin(workspace, kind)):
-            path = _bin(workspace, kind) / name
+    for _kind, _run, folder in _bins(workspace):
+        for name in _names(folder):
+            path = folder / name
             if name.startswith(_EMPTYING):
                 try:  # of a link, the link itself
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -456,8 +551,14 @@ def _move(source: Path, target: Path) -> None:
         fsync_path(folder)
 
 
-def _bin(workspace: Workspace, kind: str) -> Path:
-    return workspace.path / KINDS[kind] / BIN
+def _bins(workspace: Workspace) -> Iterator[tuple[str, str, Path]]:
+    """Each bin: the kind of its items, of checkpoints the id of their run, and its folder."""
+    for kind, folder in KINDS.items():
+        yield kind, "", workspace.path / folder / BIN
+    for run in _names(workspace.runs):
+        saved = workspace.runs / run / checkpoint_names.CHECKPOINTS
+        if not saved.is_symlink():  # a run that others made may name any place
+            yield CHECKPOINT, run, saved / BIN
 
 
 def _names(folder: Path) -> list[str]:

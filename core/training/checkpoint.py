@@ -2,8 +2,8 @@
 
 A checkpoint is written to a temporary folder, flushed and renamed, so `step-000100` is either complete or not there. It
 holds the hashes of its files. Free space is checked before one is written, and a new one is on the disk before an older
-one is deleted. This module stores tensors and numbers; the trainer gives them meaning. `best.json` beside the
-checkpoints holds their ranking.
+one is deleted. This module stores tensors and numbers; the trainer gives them meaning.
+`core.library.checkpoints` holds their ranking.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import folder_of
 from core.jobs.reporter import size_text
 from core.library import records
+from core.library.checkpoints import RANKING, read_ranking
 from core.library.records import CheckpointRecord
 from core.model import tensor_files
 from core.model.loading import TTSModel, write_earlier_trainings
@@ -34,10 +35,10 @@ from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
 from core.training.parameter_groups import LearningRateSchedule
 from data.batches import SamplerState
-from data.durable_files import fsync_path, fsync_tree, hash_tree, write_json
+from data.durable_files import fsync_path, fsync_tree, hash_tree
 
 FOLDER = checkpoint_names.CHECKPOINTS
-_TENSORS, _NUMBERS, _RANKING = "training.safetensors", "training.json", "best.json"
+_TENSORS, _NUMBERS = "training.safetensors", "training.json"
 _WRITING, _DAMAGED, _REPLACED = ".writing-", ".damaged-", ".replaced-"
 OTHER_FILES = 16_000_000  # bytes beside the tensors: front-end, journal, samples
 
@@ -100,7 +101,7 @@ class TrainerState:
 def recover_interrupted_save(run_dir: Path) -> None:
     """Restore a checkpoint that a killed writer was about to replace, and remove its unfinished files."""
     _restore_replaced(run_dir)
-    for leftover in (*(run_dir / FOLDER).glob(f"{_WRITING}*"), *(run_dir / FOLDER).glob(f".{_RANKING}-*")):
+    for leftover in (*(run_dir / FOLDER).glob(f"{_WRITING}*"), *(run_dir / FOLDER).glob(f".{RANKING}-*")):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
@@ -273,47 +274,6 @@ def _save_error(run_dir: Path, tts: TTSModel, state: TrainerState, error: OSErro
     )
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """The values of `metric` at the evaluated checkpoints, by step, and the best step (lower is better)."""
-
-    metric: str = ""
-    best: int | None = None
-    values: dict[int, float] = field(default_factory=dict)
-
-    def with_value(self, step: int, value: float) -> Ranking:
-        """The ranking with the value of `step` added; of equal values the later step is better."""
-        return replace(self, values={**self.values, step: value})._with_best()
-
-    def up_to(self, step: int) -> Ranking:
-        """The ranking without the values after `step`, for a run that resumes from it."""
-        values = {earlier: value for earlier, value in self.values.items() if earlier <= step}
-        return replace(self, values=values)._with_best()
-
-    def with_best_of(self, steps: list[int]) -> Ranking:
-        """The same values, and the best step among `steps`."""
-        values = {step: value for step, value in self.values.items() if step in steps}
-        return replace(replace(self, values=values)._with_best(), values=self.values)
-
-    def _with_best(self) -> Ranking:
-        best = min(self.values, key=lambda step: (self.values[step], -step), default=None)
-        return replace(self, best=best)
-
-
-def read_ranking(run_dir: Path) -> Ranking:
-    """The ranking of the run's checkpoints; an empty one when none was measured."""
-    path = run_dir / FOLDER / _RANKING
-    if not path.is_file():
-        return Ranking()
-    try:
-        values = foreign.read_json(path)
-        by_step = {int(step): float(value) for step, value in values["values"].items()}
-        return Ranking(str(values["metric"]), values["best"], by_step)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "Delete it and resume the run: the last checkpoint is measured again."
-        raise UserError(f"{path} is damaged: {foreign.reason_of(error)}.", hint) from error
-
-
 def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
     """The step of the best checkpoint whose files are intact; warns if a better one is damaged."""
     ranking, steps = read_ranking(run_dir), checkpoint_names.checkpoint_steps(run_dir)
@@ -328,16 +288,6 @@ def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
         raise UserError(f"Every evaluated checkpoint of {run_dir.name} is damaged.",
                         f"Put the files back if you have a copy, or {hint}.")
     return best
-
-
-def write_ranking(run_dir: Path, ranking: Ranking) -> None:
-    """Replace `best.json`, whole or not at all."""
-    path = run_dir / FOLDER / _RANKING
-    try:
-        write_json(path, asdict(ranking))
-    except OSError as error:
-        hint = "Free some space, then resume the run."
-        raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error
 
 
 def prune_checkpoints(run_dir: Path, last: int, best: int | None) -> None:

@@ -22,16 +22,17 @@ from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names
-from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
+from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised, read_events
 from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
-from core.library import learning
+from core.library import checkpoints, learning
+from core.library.checkpoints import RankingMetric
 from core.library.evaluation_report import METRICS
 from core.library.learning import LIMITS, ClipLosses, LearningRecord, LearningReport, LearningStart
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
 from core.model.precision import Precision
 from core.speech import evaluation, measures
-from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, SpeechEvaluator
+from core.speech.evaluation import EvaluatedSentence, SpeechEvaluator
 from core.speech.scoring import Recogniser, unmeasured_reason
 from core.training import checkpoint, dataloader, learning_evaluation, replay
 from core.training.checkpoint import EarlyStopping
@@ -41,14 +42,13 @@ from core.training.trainer import Trainer
 from data.acoustics import audio
 from data.clip_findings import ClipLimits
 from data.durable_files import write_text
+from data.manifest import HeldOutSentence
 from data.measures import clipped_share
 from models.base import LossOptions, Sample
 
 SAMPLES = "samples"
-CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # see `TrainingRun.metric`
 FROM_TRANSCRIPT = ("wer", "deletions", "repetition")
 WITHOUT_TRANSCRIPT = ("similarity", "naturalness", "mcd", "missing_stop", "long_silence", "clipping")
-_IDEAL = {"similarity": 1.0, "naturalness": 5.0}  # if higher is better: checkpoints are ranked by the distance to it
 _MAX_RECORDINGS = 40  # over which a speaker's mean vector is computed
 _CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
 _NAMED_SENTENCES = 5  # of those that cannot be read as they are
@@ -92,14 +92,13 @@ class TrainingRun:
         return self.trainer.options
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> RankingMetric:
         """The metric that ranks the checkpoints: that of `select_best_by`; for `auto` the CER if it can be measured."""
         chosen = self.options.select_best_by
         if chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
-            title = METRICS[chosen].title
-            return f"{_IDEAL[chosen]:g} minus {title}" if chosen in _IDEAL else title
+            return RankingMetric(chosen)
         scored = self.options.evaluation_sentences > 0 and not self._unscored()
-        return CER if scored and chosen != "speech_loss" else SPEECH_LOSS
+        return RankingMetric.CER if scored and chosen != "speech_loss" else RankingMetric.SPEECH_LOSS
 
     def _unscored(self) -> list[str]:
         """The new languages that no recogniser knows, except those whose recogniser is only unavailable now."""
@@ -112,7 +111,7 @@ class TrainingRun:
         evaluator, unscored = self.speech_evaluator, ", ".join(map(repr, self._unscored()))
         unavailable = any(unmeasured_reason(evaluator.recogniser, language)
                           for language in self.trainer.data.languages)
-        if self.options.select_best_by == "cer" and self.metric != CER:
+        if self.options.select_best_by == "cer" and self.metric is not RankingMetric.CER:
             raise UserError(
                 "The best checkpoint cannot be selected by character error rate: "
                 + (f"no recogniser for {unscored}." if unscored else "evaluation_sentences is 0."),
@@ -135,14 +134,14 @@ class TrainingRun:
         state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping, base_losses=self.base_losses)
 
         def write() -> None:
-            by_loss = self.metric == SPEECH_LOSS  # over every held-out clip
+            by_loss = self.metric is RankingMetric.SPEECH_LOSS  # over every held-out clip
             scored = tuple(sentence.text for language in self.trainer.data.languages for sentence in (
                 self.trainer.data.sentences_in(language) if by_loss else self._sentences(language)))
             record = replace(self.record, step=state.step, scored=scored,
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
             self.reporter.emit(CheckpointSaved(state.step, self._checkpoint_path()))
-            best = checkpoint.read_ranking(self.directory).best
+            best = checkpoints.read_ranking(self.directory).best
             checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
         with self.trainer.evaluation_weights():
@@ -240,7 +239,8 @@ class TrainingRun:
         `checkpoint_due`: a checkpoint is evaluated at this step.
         """
         step, group = self.trainer.step, self.trainer.group
-        values: dict[int, float] = group.run_on_rank0(lambda: checkpoint.read_ranking(self.directory).values)
+        group.run_on_rank0(self._report_best)
+        values: dict[int, float] = group.run_on_rank0(lambda: checkpoints.read_ranking(self.directory).values)
         if step in values:  # it was evaluated after it was saved
             self.early_stopping = self.early_stopping.after(step, values[step], self.options.min_improvement)
         elif checkpoint_due:
@@ -252,9 +252,24 @@ class TrainingRun:
             elif self.early_stopping.best_step == step:  # saved as the best, and killed before it was ranked
                 group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
 
+    def _report_best(self) -> None:
+        """Report the best checkpoint if the journal names another one, and delete those that are no longer needed.
+
+        A run that is killed after it wrote the ranking has done neither.
+        """
+        best = checkpoints.read_ranking(self.directory).best
+        if best is None or best not in checkpoint_names.checkpoint_steps(self.directory):
+            return
+        reported = [event.step for event in read_events(self.directory / "events.jsonl")[0]
+                    if isinstance(event, CheckpointSaved) and event.best]
+        if reported[-1:] != [best]:
+            path = checkpoint_names.folder_of(self.directory, best).relative_to(self.directory).as_posix()
+            self.reporter.emit(CheckpointSaved(best, path, best=True))
+        checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
+
     def _report_saved(self) -> None:
         """Report a checkpoint that is not the best: a run that was killed before its event has not reported it."""
-        if checkpoint.read_ranking(self.directory).best != self.trainer.step:
+        if checkpoints.read_ranking(self.directory).best != self.trainer.step:
             self.reporter.emit(CheckpointSaved(self.trainer.step, self._checkpoint_path()))
 
     def validation_due(self) -> bool:
@@ -269,7 +284,7 @@ class TrainingRun:
         def measure() -> float | None:
             event = _evaluated_event(step, self.trainer.data.languages, self._validation_losses(), {})
             self.reporter.emit(event)
-            return event.speech_loss if self.metric == SPEECH_LOSS else None
+            return event.speech_loss if self.metric is RankingMetric.SPEECH_LOSS else None
 
         with self.trainer.evaluation_weights():
             value: float | None = group.run_on_rank0(measure)
@@ -290,10 +305,10 @@ class TrainingRun:
             self._synthesize_base(self.trainer.tts, self._on_progress)
             event = replace(_evaluated_event(step, languages, losses, errors), metrics=metrics)
             self.reporter.emit(event)
-            value = _mean(errors.values()) if errors and self.metric == CER else event.speech_loss
+            value = _mean(errors.values()) if errors and self.metric is RankingMetric.CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
-                value = abs(_IDEAL.get(chosen, 0.0) - metrics[chosen])
-            best_so_far = all(value < other for other in checkpoint.read_ranking(self.directory).values.values())
+                value = abs((self.metric.ideal or 0.0) - metrics[chosen])
+            best_so_far = all(value < other for other in checkpoints.read_ranking(self.directory).values.values())
             self._measure_learning([*sentences, *(self._synthesize_more(sentences) if best_so_far else ())])
             self._rank(value)
             return value
@@ -346,8 +361,9 @@ class TrainingRun:
     def _rank(self, value: float) -> None:
         """Rank this step, which is saved, and delete checkpoints that are no longer needed."""
         step = self.trainer.step
-        ranking = replace(checkpoint.read_ranking(self.directory), metric=self.metric).with_value(step, value)
-        checkpoint.write_ranking(self.directory, ranking)
+        ranking = replace(checkpoints.read_ranking(self.directory), metric=self.metric).with_value(step, value)
+        ranking = ranking.with_best_of(checkpoint_names.checkpoint_steps(self.directory))  # a person may delete some
+        checkpoints.write_ranking(self.directory, ranking)
         if ranking.best == step:
             self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=True))
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)

@@ -20,14 +20,13 @@ from config.schema import TrainOptions
 from core.dataset import languages
 from core.jobs.reporter import pluralize
 from core.model.loading import TTSModel
-from core.speech.evaluation import HeldOutSentence
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import AugmentationRecipe
 from data.batches import BatchClip, LengthBucketedBatchSampler, SamplerState, TargetPromptPair
 from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, PreparedDataset
+from data.manifest import HELD_OUT, TRAIN, HeldOutSentence, PreparedDataset
 from models.base import Features, LanguageModel, Sample
 
 

@@ -29,8 +29,9 @@ from core.library.learning import (
 from core.model.loading import TTSModel
 from core.model.precision import Precision
 from core.speech import evaluation, measures
-from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
+from core.speech.evaluation import EvaluatedSentence, PreparedVoices, SpeechEvaluator
 from data.acoustics import audio
+from data.manifest import HeldOutSentence
 from data.measures import Samples, frame_powers
 from models.base import LossOptions, Sample, Sampling
 
@@ -104,7 +105,7 @@ def measure_sentence_health(sentence: EvaluatedSentence, original: Path | None,
     return SentenceHealth(
         sound_s, sound_s / expected_s, loud_level_db(waveform, sentence.sample_rate) - reference.level_db,
         missing_stop=sentence.finish_reason != "stop", repetition=sentence.finish_reason == "repetition",
-        long_silence=pause_s >= measures.LONG_PAUSE_S)
+        long_silence=pause_s >= measures.LONG_PAUSE_S, no_speech=sentence.finish_reason == "no_speech")
 
 
 def other_texts(samples: Sequence[Sample]) -> list[Sample | None]:

@@ -8,16 +8,18 @@ no result, and then micro-batches are made smaller. After an out-of-memory error
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.loading import read_record
+from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions
 from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
@@ -25,9 +27,11 @@ from core.library import model_info
 from core.text.tokenizer_report import unused_pieces_warning
 from core.training import checkpoint, memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
-from core.training.trainer import Trainer
+from core.training.trainer import Trainer, epoch_steps
+from data.durable_files import write_json
 
 _OVERFITTING_EPOCHS = 100
+_UNUSUAL_BATCH_FACTOR = 2.0  # times the clips of the preset's step, or a half of them
 _UNUSUAL_LR_FACTOR = 5.0  # times the preset's learning rate, or a fifth of it
 _MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
@@ -37,6 +41,9 @@ _LAYER_OPTIONS = ("layer_lr", "layer_lr_decay")
 _UNUSED_BY_PARTS = {"adapters": (*_LAYER_OPTIONS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _LAYER_OPTIONS}
 """Options without effect by the value of `full_trainable`."""
 _USABLE_SHARE = 0.9  # of the free memory
+_BATCH_CHOICE = "batch.json"  # in the run's folder
+_MAX_BATCH = 512  # clips, as of the option `batch_size`
+_LEARNING_RATES = ("row_lr", "adapter_lr", "layer_lr", "head_lr")
 _TIMING_S, _MAX_TIMING_ROUNDS = 3.0, 3
 _SHORT, _LONG = 0.25, 0.75  # quantiles of the clip lengths at which passes are timed
 
@@ -58,6 +65,87 @@ class Estimate:
     def mean_step_s(self) -> float:
         """Seconds of a step with clips of middle length."""
         return sum(self.seconds_a_step) / 2
+
+
+@dataclass(frozen=True)
+class BatchChoice:
+    """The batch size of a run and the factor of its learning rates, decided before the first step.
+
+    The run's folder holds them, so a resumed run takes the same steps on another device.
+    """
+
+    batch_size: int
+    lr_factor: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    def apply(self, options: TrainOptions) -> TrainOptions:
+        """The options with these values."""
+        rates = {name: min(1.0, getattr(options, name) * self.lr_factor) for name in _LEARNING_RATES}
+        return options.model_copy(update={"batch_size": self.batch_size, **rates})
+
+
+def is_batch_open(options: TrainOptions) -> bool:
+    """Whether batch size or learning rates of these options depend on the device or the preset."""
+    return options.batch_size == AUTO_BATCH or options.scale_lr != "off"
+
+
+def read_batch_choice(run_dir: Path) -> BatchChoice | None:
+    """The choice of an earlier attempt of the run; None if there is none."""
+    path = run_dir / _BATCH_CHOICE
+    return read_record(path, BatchChoice, "Start a new run.") if path.is_file() else None
+
+
+def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> BatchChoice:
+    """Decide what is open in `options`, and store it in the run's folder. `trainer` has a provisional batch."""
+    family, world_size, notes = trainer.tts.family.name, trainer.group.world_size, list[str]()
+    preset = model_info.preset(family, "train", TrainOptions)
+    batch_size = options.batch_size
+    if batch_size == AUTO_BATCH and trainer.tts.device.type == "cpu":
+        batch_size = preset.batch_size
+        notes.append(f"Batch size auto: {batch_size}, that of the preset for {family}; a CPU gains no speed from more.")
+    elif batch_size == AUTO_BATCH:
+        clips = len((trainer.data.full_data or trainer.data).train)
+        batch_size = largest_batch(trainer, max(1, min(_MAX_BATCH, clips // world_size)))
+        notes.append(f"Batch size auto: {batch_size} clips, as many of the longest as fit into the memory of the GPU.")
+
+    ratio = batch_size * options.gradient_accumulation * world_size / preset_clips_a_step(family)
+    factor = {"off": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[options.scale_lr]
+    if options.scale_lr != "off":
+        notes.append(f"Learning rates times {factor:.3g} ({options.scale_lr} of {ratio:.3g}): a step has {ratio:.3g} "
+                     f"times the {preset_clips_a_step(family)} clips of the preset for {family}.")
+    choice = BatchChoice(batch_size, factor, tuple(notes))
+    write_json(run_dir / _BATCH_CHOICE, asdict(choice))
+    return choice
+
+
+def largest_batch(trainer: Trainer, most: int) -> int:
+    """The largest batch, up to `most` clips, of which a pass over the longest clips fits into the device's memory.
+
+    Each size is tried by a pass: doubled while it fits, then halved in between to an eighth.
+    """
+    if trainer.sharded:
+        raise UserError("The batch size of a sharded run cannot be found by trial: all ranks compute each pass.",
+                        "Give a number as batch_size.")
+    free = compute.free_bytes(trainer.tts.device)
+    longest = trainer.loader.by_length()
+
+    def fits(count: int) -> bool:
+        try:
+            peak = memory_plan.peak_bytes(trainer.tts.device,
+                                          lambda: trainer.profile_forward_backward(longest[-count:]))
+        except torch.OutOfMemoryError:
+            return False
+        return free is None or peak + trainer.optimizer_bytes <= _USABLE_SHARE * free
+
+    fitting, too_large = 1, most + 1
+    while 2 * fitting <= most and fits(2 * fitting):
+        fitting *= 2
+    if fitting < most:
+        too_large = min(too_large, 2 * fitting)
+    while too_large - fitting > max(1, fitting // 8):
+        middle = (fitting + too_large) // 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
 
 
 def fit_memory_plan(trainer: Trainer) -> Estimate:
@@ -153,8 +241,8 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     return min(short, long), max(short, long)
 
 
-def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
-    """What is trained and what is frozen, the data, and the memory and time that the run will take."""
+def plan_event(trainer: Trainer, estimate: Estimate, notes: Iterable[str] = ()) -> Plan:
+    """What is trained and what is frozen, the data, `notes`, and the memory and time that the run will take."""
     counts, options, data = trainer.counts, trainer.options, trainer.data
     total, world_size = counts.new_rows + counts.old_rows, trainer.group.world_size
     if counts.changed_parameters:
@@ -171,9 +259,14 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         f"{pluralize(options.batch_size * options.gradient_accumulation * world_size, 'clip')}"
         f"{f' over {world_size} processes' if world_size > 1 else ''}; {trainer.precision}.",
     ]
+    lines += notes
     if trainer.schedule.steps < trainer.max_steps:
-        lines.append(f"{trainer.schedule.steps} of the {trainer.max_steps} steps fit into {options.max_minutes:g} "
-                     "minutes here; the learning-rate schedule ends at that step.")
+        limit = "" if trainer.max_steps == ANY_STEPS else f" of the {trainer.max_steps}"
+        lines.append(f"{trainer.schedule.steps}{limit} steps fit into {options.max_minutes:g} minutes here; the "
+                     "learning-rate schedule ends at that step.")
+    if options.max_epochs:
+        epochs = trainer.schedule.steps / epoch_steps(options, len(data.train), world_size) * options.max_epochs
+        lines.append(f"{trainer.schedule.steps} steps are {epochs:.3g} of {options.max_epochs:g} epochs.")
     if data.variants:
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
@@ -227,8 +320,58 @@ def _amount(parameters: int) -> str:
 def training_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions | None = None) -> list[str]:
     """Warnings, a sentence or two each; `options`: those of the training, if the trainer is that of a preflight."""
     options = options or trainer.options
-    return [*unused_option_warnings(options), *_data_warnings(trainer, options),
-            *_learning_rate_warnings(trainer, options), *_disk_warnings(trainer, run_dir, options)]
+    return [*unused_option_warnings(options), *_length_warnings(trainer, options), *_data_warnings(trainer, options),
+            *_batch_warnings(trainer, options), *_learning_rate_warnings(trainer, options),
+            *_disk_warnings(trainer, run_dir, options)]
+
+
+def _length_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
+    """A warning if a number of steps ends the training before its epochs: both were given, and one decides."""
+    data, world_size = trainer.data.full_data or trainer.data, _world_size(trainer, options)
+    if not options.max_epochs or not options.batch_size:
+        return
+    by_epochs = epoch_steps(options, len(data.train), world_size)
+    if options.steps < by_epochs:
+        epochs = options.steps * options.max_epochs / by_epochs
+        yield (f"Steps {options.steps} ends the training after {epochs:.3g} epochs: max_epochs {options.max_epochs:g} "
+               f"would be {by_epochs:,} steps. To train for the epochs, set steps to 0.")
+
+
+def _planned_steps(trainer: Trainer, options: TrainOptions) -> int:
+    """The steps of a training as far as they are known; those of a preflight's `trainer` are not those of `options`."""
+    if trainer.options is options:
+        return min(options.steps, trainer.schedule.steps)
+    data = trainer.data.full_data or trainer.data
+    if options.max_epochs and options.batch_size:
+        return min(options.steps, epoch_steps(options, len(data.train), _world_size(trainer, options)))
+    return 0 if options.steps == ANY_STEPS else options.steps
+
+
+def _world_size(trainer: Trainer, options: TrainOptions) -> int:
+    return max(trainer.group.world_size, options.processes)  # a preflight has one process
+
+
+def _batch_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
+    """A warning if a step has other clips than the preset's, whose learning rates are not scaled to them."""
+    if options.scale_lr != "off" or not options.batch_size:
+        return
+    clips = clips_a_step(options, _world_size(trainer, options))
+    usual = preset_clips_a_step(trainer.tts.family.name)
+    if not usual / _UNUSUAL_BATCH_FACTOR <= clips <= usual * _UNUSUAL_BATCH_FACTOR:
+        yield (f"A step has {clips} clips (batch size times accumulation times processes), {clips / usual:.3g} times "
+               f"the {usual} of the preset for {trainer.tts.family.name}, and the learning rates are for its steps. "
+               "Scale them (--scale-lr sqrt), or choose a batch of about that size.")
+
+
+def clips_a_step(options: TrainOptions, world_size: int) -> int:
+    """Clips of an optimizer step over all processes."""
+    return options.batch_size * options.gradient_accumulation * world_size
+
+
+def preset_clips_a_step(family: str) -> int:
+    """Clips of a step of the preset for `family`."""
+    preset = model_info.preset(family, "train", TrainOptions)
+    return clips_a_step(preset, preset.processes)
 
 
 def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
@@ -266,9 +409,8 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"There is little speech to train on: {duration_text(data.train_speech_s)} in "
                f"{pluralize(len(data.train), 'clip')}; {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least "
                "that has worked, an hour or more is better.")
-    world_size = max(trainer.group.world_size, options.processes)  # a preflight has one
-    steps = min(options.steps, trainer.schedule.steps) if trainer.options is options else options.steps
-    uses = steps * options.batch_size * world_size * options.gradient_accumulation / max(1, len(data.train))
+    steps = _planned_steps(trainer, options)
+    uses = steps * clips_a_step(options, _world_size(trainer, options)) / max(1, len(data.train))
     if uses > _OVERFITTING_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
                f"{_OVERFITTING_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
@@ -297,7 +439,7 @@ def _learning_rate_warnings(trainer: Trainer, options: TrainOptions) -> Iterator
             danger = "the training may diverge" if ratio > 1 else "the training may be too slow"
             yield (f"The learning rate of the {what} is {lr:g}, {times} that of the preset for "
                    f"{trainer.tts.family.name} ({preset_lr:g}): {danger}.")
-    if options.warmup >= options.steps:
+    if options.warmup >= options.steps:  # epochs and minutes shorten the warmup by themselves
         yield (f"The warmup of {options.warmup} steps is not shorter than the training of {options.steps} steps: the "
                f"learning rates only reach {options.steps / options.warmup:.3g} times their peak, and never fall. "
                "Choose a shorter warmup, or more steps.")

@@ -10,15 +10,16 @@ from pathlib import Path
 import torch
 
 from config import foreign
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.languages import language_name
 from config.loading import parse_options
+from config.resume_options import GLOBAL_BATCH, SAMPLE_ORDER, may_change, reason
 from config.schema import TrainOptions
 from core import compute
-from core.jobs.checkpoint_names import folder_of
+from core.jobs.checkpoint_names import checkpoint_steps, folder_of
 from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
-from core.library import catalog, dataset_recognisers, learning, records
+from core.library import catalog, checkpoints, dataset_recognisers, learning, records
 from core.library.learning import LearningRecord
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
@@ -104,8 +105,10 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
             warn(warning)
         if note := tts.text_library_note():
             warn(note)
-        if (ranked := checkpoint.read_ranking(run_dir)) != ranked.up_to(state.step):
-            checkpoint.write_ranking(run_dir, ranked.up_to(state.step))
+        ranking = checkpoints.read_ranking(run_dir)
+        known = ranking.up_to(state.step).with_best_of(checkpoint_steps(run_dir))
+        if known != ranking:
+            checkpoints.write_ranking(run_dir, known)
 
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
@@ -175,7 +178,7 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
     """Whether the run that resumes from `state` may still rank a checkpoint by character error rate."""
     if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *WITHOUT_TRANSCRIPT):
         return False
-    values = checkpoint.read_ranking(run_dir).values
+    values = checkpoints.read_ranking(run_dir).values
     if state.step not in values:
         return True
     finished = is_finished(state.step, state.seconds, state.schedule, options.minutes_of_steps)
@@ -196,26 +199,6 @@ def new_model(options: TrainOptions, workspace: Workspace, device: torch.device)
     return replace(tts, adapters=adapters, scope=options.scope)
 
 
-_CHANGEABLE_ON_RESUME = (
-    "device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile", "drift_bound",
-    "drift_action", "mismatch_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
-_GLOBAL_BATCH_OPTIONS = ("batch_size", "processes")
-_REASON_ADAPTER_SHAPES = "the checkpoint's adapters and optimizer state have other shapes"
-_REASON_SAMPLE_ORDER = "the order of the clips depends on it"
-_REASON_SCHEDULE = "the learning rate depends on it, and would jump"
-_REASON_PARAMETER_GROUPS = "the optimizer's parameter groups depend on it"
-_REASONS: Mapping[str, str] = {
-    "batch_size": _REASON_SAMPLE_ORDER, "gradient_accumulation": _REASON_SAMPLE_ORDER,
-    "processes": _REASON_SAMPLE_ORDER, "seed": _REASON_SAMPLE_ORDER,
-    "replay": _REASON_SAMPLE_ORDER, "dataset": _REASON_SAMPLE_ORDER,
-    "steps": _REASON_SCHEDULE, "max_epochs": _REASON_SCHEDULE, "warmup": _REASON_SCHEDULE, "schedule": _REASON_SCHEDULE,
-    "min_lr_ratio": _REASON_SCHEDULE,
-    "scope": _REASON_PARAMETER_GROUPS, "weight_decay": _REASON_PARAMETER_GROUPS,
-    "full_trainable": _REASON_PARAMETER_GROUPS, "layer_lr_decay": _REASON_PARAMETER_GROUPS,
-    "optimizer": "the checkpoint holds the state of the other optimizer",
-    "precision": "rounding depends on it", "extension": "new rows belong to its vocabulary",
-}
-_REASON_OTHER = "the steps after the resume depend on it"
 _SHOWN_TOKENS = 5
 
 
@@ -228,13 +211,11 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, world_size: i
     saved = parse_options(TrainOptions, foreign.read_yaml(path)["options"])
     saved_world_size = checkpoint.read_world_size(run_dir, step)
     same_batches = _same_batches(options, world_size, saved, saved_world_size)
-    changeable = (*_CHANGEABLE_ON_RESUME, *(  # not to or from 0, which changes the metric of the ranking
-        ["evaluation_sentences"] if options.evaluation_sentences and saved.evaluation_sentences else []))
     changed = [name for name in TrainOptions.model_fields
-               if name not in changeable and getattr(options, name) != getattr(saved, name)
-               and not (name in _GLOBAL_BATCH_OPTIONS and same_batches)]
+               if getattr(options, name) != getattr(saved, name)
+               and not (same_batches if name in GLOBAL_BATCH else may_change(name, saved, options))]
     if changed:
-        differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
+        differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({reason(name)})"
                          for name in changed)
         raise UserError(
             f"{run_dir / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
@@ -263,9 +244,9 @@ def _world_size_error(run_dir: Path, step: int, options: TrainOptions, now: int,
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
         f"The run {run_dir.name} {started}, with {clips * then} clips in a step; with {_count_processes(now)} it would "
-        f"be {clips * now}, and {_REASON_SAMPLE_ORDER}.",
+        f"be {clips * now}, and {SAMPLE_ORDER}.",
         f"Start it as before: {command}{over}; or start a new run from its weights: "
-        f"{init_from_command(run_dir, step)}. Nothing was changed.")
+        f"{init_from_command(run_dir, step)}. Nothing was changed.", ErrorKind.OTHER_COMMAND)
 
 
 def _count_processes(processes: int) -> str:
@@ -334,12 +315,6 @@ def _describe_difference(now_at: Path, then_at: Path, now: Origin, then: Origin)
     return (f"it has another vocabulary ({now.size} ids, wanted {then.size}; fingerprint {now.fingerprint[:12]}, "
             f"wanted {then.fingerprint[:12]}; tokens that differ: {shown}"
             f"{' ...' if len(differing) > _SHOWN_TOKENS else ''})")
-
-
-def _reason(name: str) -> str:
-    if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
-        return _REASON_ADAPTER_SHAPES
-    return _REASONS.get(name, _REASON_PARAMETER_GROUPS if name.endswith("_lr") else _REASON_OTHER)
 
 
 def init_from_command(run_dir: Path, step: int) -> str:

@@ -19,7 +19,7 @@ from torch import nn
 
 from config import schema
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import ANY_STEPS, TrainOptions
 from core import compute
 from core.model.adapters import RankAllocation
 from core.model.loading import TTSModel
@@ -77,15 +77,10 @@ class Trainer:
                  group: ProcessGroup = ONE_PROCESS) -> None:
         self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
         self.step, self.seconds, self.step_seconds = 0, 0.0, 0.0
-        self.schedule = LearningRateSchedule.of(options)
-        self.max_steps = options.steps
-        if options.max_epochs:
-            if options.adapter == "adalora":
-                raise UserError(f"AdaLoRA reduces its ranks over {options.steps} steps, which max_epochs "
-                                f"{options.max_epochs:g} may shorten.", "Set max_epochs to 0.")
-            clips = options.batch_size * options.gradient_accumulation * group.world_size
-            self.max_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
-            self.schedule = self.schedule.with_last_step(self.max_steps, 0)
+        if options.adapter == "adalora" and (options.max_epochs or options.steps == ANY_STEPS):
+            length = f"{options.max_epochs:g} epochs" if options.max_epochs else f"{options.max_minutes:g} minutes"
+            raise UserError(f"AdaLoRA reduces its ranks over {options.steps} steps, and {length} may be fewer.",
+                            "Give the length in steps, and set max_epochs to 0.")
         self.skipped_batches = 0  # whose losses or gradients were not finite
         self._warn = warn
         if tts.adapters:
@@ -99,19 +94,30 @@ class Trainer:
         self._initial_frozen_hash = hash_tensors(self._frozen_tensors())
         if options.sharding == "full":
             self._shard()
-        self.parameter_groups = parameter_groups.make_parameter_groups(self.trainables, options, tts.lm)
-        self._names = [name for param_group in self.parameter_groups for name in param_group.parameters]
-        self.optimizer = make_optimizer(self.parameter_groups, options, tts.device)
+        self._replayed = replayed
+        self.set_options(options)
         self.scaler = precision.scaler()
         self.ema = ExponentialMovingAverage(self.trainables.named, options.ema) if options.ema else None
         regularized = self.trainables.base and (options.distillation or options.l2_sp or options.ewc)
         self.regularizer = WeightRegularizer(self.trainables.base, tts.base_values) if regularized else None
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
         torch.manual_seed(options.seed + group.rank)  # for dropout, which differs between ranks
-        self.loader = TrainLoader(options, data, replayed, tts.lm, group.world_size)
         if options.ewc and self.regularizer:
             self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.fisher_clips])
         self.set_microbatch_plan(memory_plan.first_plan(options, sharded=self.sharded))
+
+    def set_options(self, options: TrainOptions) -> None:
+        """Use the batch size, learning rates and length of `options`; before the first step."""
+        assert self.step == 0
+        self.options = options
+        self.schedule, self.max_steps = LearningRateSchedule.of(options), options.steps
+        if options.max_epochs:
+            self.max_steps = min(options.steps, epoch_steps(options, len(self.data.train), self.group.world_size))
+            self.schedule = self.schedule.with_last_step(self.max_steps, 0)
+        self.parameter_groups = parameter_groups.make_parameter_groups(self.trainables, options, self.tts.lm)
+        self._names = [name for param_group in self.parameter_groups for name in param_group.parameters]
+        self.optimizer = make_optimizer(self.parameter_groups, options, self.tts.device)
+        self.loader = TrainLoader(options, self.data, self._replayed, self.tts.lm, self.group.world_size)
 
     def _shard(self) -> None:
         """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `tts`."""
@@ -477,6 +483,12 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
         eight_bit: torch.optim.Optimizer = AdamW8bit(param_groups, betas=_BETAS)
         return eight_bit
     return torch.optim.AdamW(param_groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
+
+
+def epoch_steps(options: TrainOptions, clips: int, world_size: int) -> int:
+    """The steps of `max_epochs` passes over so many clips."""
+    clips_a_step = options.batch_size * options.gradient_accumulation * world_size
+    return max(1, math.ceil(options.max_epochs * clips / clips_a_step))
 
 
 def is_finished(step: int, seconds: float, schedule: LearningRateSchedule, max_minutes: float) -> bool:

@@ -44,7 +44,7 @@ class CorpusLayout:
 
 def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
     """The layouts that texts below `folder` have, with these texts in order."""
-    texts_of: dict[str, list[Path]] = {}
+    texts_of: dict[CorpusLayout, list[Path]] = {}
     at_top = False
     # A table at the top of the folder goes before layouts of folders below it.
     for path in folder.iterdir():
@@ -57,11 +57,10 @@ def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
             layout = None if is_audio(name) else layout_of(folder, place / name)
             if layout is None:
                 continue
-            texts = texts_of.setdefault(layout.title, [])
+            texts = texts_of.setdefault(layout, [])
             if not (layout.a_text_per_clip and texts):
                 texts.append(place / name)
-    return [(layout, texts_of[layout.title]) for layout in LAYOUTS if layout.title in texts_of
-            and not (layout.below and at_top)]
+    return [(layout, texts_of[layout]) for layout in LAYOUTS if layout in texts_of and not (layout.below and at_top)]
 
 
 def layout_of(folder: Path, text: Path) -> CorpusLayout | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from core.jobs.events import (
 from core.jobs.job import Job, create_job, load_job
 from core.library import catalog, certificate, diagnosis, records
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
+from core.library.checkpoints import RankingMetric, read_ranking, write_ranking
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
 from core.library.records import CheckpointRecord, Origin
 from core.submission import job_chains
@@ -102,6 +104,7 @@ def checkpoint(job: Job, step: int, speech: float) -> None:
         sample = f"samples/step-{step:06d}/{number:02d}-am.wav"
         tone(job.directory / sample)
         append(job, SampleGenerated(step, "am", text, sample, error if number < len(SPOKEN) else 1.0 - error))
+    write_ranking(job.directory, replace(read_ranking(job.directory), metric=RankingMetric.CER).with_value(step, error))
     measured = {"speech_loss": speech + 0.1, "text_loss": 0.6, "accuracy": 0.3}
     append(job, Evaluated(step, speech + 0.1, {"am": error}, 0.6, 0.3, {"am": measured}),
            CheckpointSaved(step, f"checkpoints/step-{step:06d}", True))

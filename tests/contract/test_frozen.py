@@ -62,8 +62,8 @@ BESIDE = {"extension", "dataset", "steps", "max_minutes", "max_epochs", "batch_s
           "fisher_clips",
           "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
           "init_from", "evaluation_sentences", "select_best_by", "validate_every", "validation_disjoint_by", "patience",
-          "min_improvement", "evaluation_texts", "evaluation_unknown", "evaluation_metrics", "mismatch_action",
-          "tracker",
+          "scale_lr", "min_improvement", "evaluation_texts", "evaluation_unknown", "evaluation_metrics",
+          "mismatch_action", "tracker",
           "device", "precision", "compile", "optimizer", "max_attempts", "wait_for_gpu_gib", "wait_for_idle_gpu",
           "recogniser",
           "recogniser_language", "sharding"}

@@ -83,7 +83,7 @@ def speak_and_take_away(workspace: Path) -> None:
     said = run(workspace, "compare", "--base", "base:chatterbox", "--finetuned", "run:gated", "--texts", "en",
                "Hello there.", "--texts", "am", "ሰላም።", "--precision", "int8", "--flow-steps", "4")
     assert "identical_en True" in said
-    run(workspace, "export", "--run", "run:gated", "--export", "am")
+    run(workspace, "export", "--run", "run:gated", "--export", "am", "--accept-learning")
     assert not certificate.read(workspace / "exports" / "am" / "certificate.json").failed()
     run(workspace, "synthesize", "--voice-model", "export:am", "--language", "am", "--text", "ሰላም።",
         "--flow-steps", "4")

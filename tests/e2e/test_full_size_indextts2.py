@@ -37,7 +37,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
         proof = certificate.read(Workspace.open(workspace).runs / "rows" / "certificate.json")
         assert not proof.failed()
         assert {proof.check(name).result for name in ("prefix_rows", "frozen_tensors", "base_logits")} == {"passed"}
-        run(workspace, "export", "--run", "run:rows", "--export", "am")
+        run(workspace, "export", "--run", "run:rows", "--export", "am", "--accept-learning")
         check_export(workspace)
         run(workspace, "synthesize", "--voice-model", "export:am", "--language", "am", "--text", "ሰላም።",
             "--flow-steps", "4", "--duration-s", "1", "--precision", "int8")

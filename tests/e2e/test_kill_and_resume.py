@@ -21,6 +21,7 @@ from core.jobs import events as journal
 from core.jobs import job as job_files
 from core.jobs.events import Evaluated, Event, Step
 from core.jobs.job import Job
+from core.library import checkpoints
 from core.library.catalog import resolve
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -138,7 +139,7 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
     assert all(len(numbers) == 1 for numbers in wanted.values())
     assert seen == wanted
     ends = [world.runs / name for name in ("whole", "killed")]
-    assert checkpoint.read_ranking(ends[0]) == checkpoint.read_ranking(ends[1])
+    assert checkpoints.read_ranking(ends[0]) == checkpoints.read_ranking(ends[1])
     one, other = (tensors_in(checkpoint_names.folder_of(end, steps)) for end in ends)
     assert {"rows.safetensors", "changed.safetensors", "training.safetensors"} <= one.keys()
     assert [name for name in one if one[name] != other[name]] == []

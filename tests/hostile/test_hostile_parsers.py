@@ -39,6 +39,7 @@ from core.dataset.review import _Draft
 from core.jobs import checkpoint_names, events
 from core.jobs.job import load_job_directory
 from core.library import certificate, diagnosis, evaluation_report, records, segments
+from core.library.checkpoints import read_ranking
 from core.library.reference_voices import read_recording
 from core.model import tensor_files
 from core.proof.tokenizer_fit import read_pieces
@@ -56,7 +57,6 @@ from core.sources.downloader import (
 from core.sources.hub import Hub, Interrupted, RemoteFile
 from core.sources.hub_dataset import DatasetAddress
 from core.text.pieces import read_tokenizer
-from core.training.checkpoint import read_ranking
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import ExpectedFile

@@ -2,10 +2,12 @@ import pytest
 
 from config.errors import UserError
 from config.schema import EvaluateOptions, ExportOptions, TokenizerOptions, TrainOptions
+from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard
 from core.library import catalog
+from core.library.checkpoints import Ranking, RankingMetric, write_ranking
 from core.library.records import MODEL_RECORD, ModelRecord, write_record
 from core.submission import storage
 from core.submission.job_chains import ChainOptions, create_chain
@@ -17,8 +19,11 @@ def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tup
     journal = Journal(job.journal)
     for step, best in saved:
         if step not in gone:
-            (job.directory / "checkpoints" / str(step)).mkdir(parents=True)
-        journal.append(CheckpointSaved(step, f"checkpoints/{step}", best))
+            folder_of(job.directory, step).mkdir(parents=True)
+        journal.append(CheckpointSaved(step, f"checkpoints/step-{step:06d}", best))
+    if best_steps := [step for step, best in saved if best]:
+        values = {step: float(-number) for number, step in enumerate(best_steps)}
+        write_ranking(job.directory, Ranking(RankingMetric.CER, best_steps[-1], values))
     return job
 
 
@@ -32,7 +37,7 @@ def test_bases_and_exports_are_their_folders(workspace: Workspace):
 def test_a_run_is_its_last_best_checkpoint(workspace: Workspace):
     job = trained(workspace, "r", (100, True), (200, True), (300, False))
     found = catalog.resolve(workspace, "run:r")
-    assert (found.step, found.folder, found.label) == (200, job.directory / "checkpoints" / "200", "r, step 200")
+    assert (found.step, found.folder, found.label) == (200, folder_of(job.directory, 200), "r, step 200")
     assert catalog.resolve(workspace, "run:r@300").step == 300
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from config import schema
 from config.arguments import add_arguments, flags, given_values, to_arguments
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
@@ -139,7 +139,7 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["--steps", "0", "--batch-size", "many"], ["steps", "'0'", "batch_size", "'many'"]),
+    (["--steps", "0", "--batch-size", "many"], ["steps", "given: 0", "batch_size", "'many'"]),
     (["--extension", "../../x"], ["extension", "'../../x' cannot be a name"]),
     (["--config", "/nonexistent.yaml"], ["/nonexistent.yaml could not be read"]),
 ])
@@ -243,7 +243,7 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"To resume: python -m scripts.train --workspace {workspace.path} --resume mine"
     with pytest.raises(SystemExit, match="2"):
-        invoke(workspace, "--resume", "mine")  # with --device
+        invoke(workspace, "--resume", "mine", "--name", "other")
     where = ["--workspace", str(workspace.path), "--resume"]
     assert command.run_verb("train", [*where, "mine"]) == 1
     assert control.read_state(load_job(workspace, "mine")).attempt == 2
@@ -266,7 +266,9 @@ def test_a_verb_without_resume_is_resumed_by_the_command_for_jobs(workspace: Wor
 @pytest.mark.parametrize("verb", ["compare", "transcribe"])  # the second takes --resume
 @pytest.mark.parametrize(("fault", "offered"), [
     (UserError("There already is another dataset named 'mine'.", "Choose another dataset name."), False),
-    (UserError("The network is gone.", "What has come is kept: continue the job when it is back."), True),
+    (UserError("The network is gone.", "Try later.", ErrorKind.ENVIRONMENT), True),
+    (UserError("The hub has discontinued this model.", "Resume with another one."), False),
+    (UserError("It needs 2 processes.", "Start it by torchrun.", ErrorKind.OTHER_COMMAND), False),
     (ZeroDivisionError("division by zero"), True),
 ])
 def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continued(

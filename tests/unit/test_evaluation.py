@@ -13,10 +13,11 @@ from core.library.evaluation_report import EvaluatedClip, group_estimates
 from core.model.loading import TTSModel, extend_model, load_base
 from core.model.prefix import rows_name
 from core.speech import evaluation
-from core.speech.evaluation import HeldOutSentence, ListedSentence, SpeechEvaluator
+from core.speech.evaluation import ListedSentence, SpeechEvaluator
 from core.training.checkpoint_evaluation import load_custom_sentences
 from core.workspace import Workspace
 from data.languages.verbalizer import checked_rules
+from data.manifest import HeldOutSentence
 from models.base import RecognitionScore, Sampling
 from tests.worlds import ENGLISH, FRENCH, write_model
 

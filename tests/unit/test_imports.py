@@ -172,6 +172,18 @@ def heavy_paths(root: Path, start: str) -> list[str]:
     return found
 
 
+def closure(root: Path, start: str) -> set[str]:
+    """The modules of ours that importing `start` loads."""
+    modules, seen, waiting = sources(root), {start}, [start]
+    while waiting:
+        module = waiting.pop()
+        for item in imports(modules[module], module):
+            fresh = set() if item.for_types else set(loaded(item.target, modules)) - seen
+            seen |= fresh
+            waiting += fresh
+    return seen
+
+
 def importers(root: Path, library: str) -> set[str]:
     return {
         module for module, path in sources(root).items()
@@ -203,6 +215,12 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
 def test_nothing_in_a_torch_free_package_leads_to_torch(package: str) -> None:
     modules = [module for module in sources(ROOT) if within(module, (package,))]
     assert {module: chains for module in modules if (chains := heavy_paths(ROOT, module))} == {}
+
+
+def test_the_trainer_loads_no_hub_client_and_no_recogniser() -> None:
+    """It takes tensors and clips; what synthesizes and scores them stands above it."""
+    above = ("core.sources", "core.speech")
+    assert not [name for name in closure(ROOT, "core.training.trainer") if within(name, above)]
 
 
 def test_torchaudio_is_imported_in_one_module() -> None:

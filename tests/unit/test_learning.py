@@ -103,10 +103,19 @@ def test_words_of_a_silent_run() -> None:
 @pytest.mark.parametrize("sentence", [
     SentenceHealth(2.4, 1.2, -60.0, missing_stop=False, repetition=False, long_silence=False),  # long and quiet
     SentenceHealth(0.23, 0.06, -5.0, missing_stop=False, repetition=False, long_silence=False),  # loud and short
+    # Three seeds gave silence where the speech should begin, and what follows is a third of a sentence.
+    SentenceHealth(0.8, 0.3, -2.0, missing_stop=True, repetition=False, long_silence=True, no_speech=True),
 ])
 def test_a_sentence_without_speech_is_too_quiet_or_too_short(sentence: SentenceHealth) -> None:
     assert sentence.silent()
     assert not SOUND.silent()
+
+
+def test_speech_after_a_long_silence_is_a_fault_and_not_silence() -> None:
+    """So begin recordings whose edges were kept."""
+    sentence = SentenceHealth(2.4, 1.0, -2.0, missing_stop=True, repetition=False, long_silence=True, no_speech=True)
+    assert not sentence.silent()
+    assert sentence.faulty()
 
 
 def test_advice_is_about_the_cause() -> None:

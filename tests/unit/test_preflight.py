@@ -203,7 +203,7 @@ def test_little_data_and_rates_far_from_the_preset_are_told_with_numbers(world: 
     assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): the training may be" in said
     assert "Each of the 12 clips is used 267 times in 800 steps" in said
     assert "one speaker" not in said
-    assert "learning rate" not in advised(world, row_lr=1e-2)
+    assert "learning rate of" not in advised(world, row_lr=1e-2)
     assert "adapters" not in advised(world, scope="rows", adapter_lr=1e-6)
 
 

@@ -3,6 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,11 +21,14 @@ from core.jobs.reporter import StopRequested
 from core.library import dataset_recognisers
 from core.library.dataset_recognisers import DatasetRecogniserRecord, HeldOutCER
 from core.sources import dataset_source
+from core.speech.dataset_recogniser import DatasetRecogniser
+from core.speech.text_comparison import TextComparison
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.feature_cache import FeatureCache
 from data.manifest import PreparedDataset
 from data.validation import ValidationReport
+from models.base import CTCRecogniser
 
 
 @pytest.fixture
@@ -394,3 +399,46 @@ def test_a_dataset_whose_recogniser_cannot_be_trained_is_prepared_with_a_warning
 
     assert prepare.run(options(write_dataset(tmp_path / "in")), workspace, recorder)["clips"] == 6
     assert "The dataset has no recogniser: There is no training clip." in recorder.warnings
+
+
+def test_the_recogniser_of_the_dataset_finds_texts_of_other_clips_and_they_come_first(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's recogniser does not know Amharic, and the dataset's own one does."""
+    languages = list[str]()
+
+    def compare(dataset: PreparedDataset, texts: list[str], recogniser: object, language: str, *others: object,
+                **settings: object) -> TextComparison:
+        languages.append(language)
+        return TextComparison(6, 5, {"clip4": "the recogniser hears the text of clip1 in it: “ሰላም”"})
+
+    monkeypatch.setattr(prepare, "compare_texts", compare)
+    chosen = options(write_dataset(tmp_path / "in"))
+    prepare.run(chosen, workspace, Recorder())
+    assert not languages
+
+    fingerprint = manifest.load_card(workspace.dataset("d")).fingerprint
+    record = DatasetRecogniserRecord("d", fingerprint, "", {}, ("a",), 5, 0.1, 0, 1.0, 2.5,
+                                     {"am": HeldOutCER(1, 10, 3, 0.3, 0.3)})
+    monkeypatch.setattr(dataset_recognisers, "find", lambda workspace, dataset: record)
+    monkeypatch.setattr(DatasetRecogniser, "load", lambda folder, device: SimpleNamespace(languages=record.languages))
+    recorder = Recorder()
+    assert prepare.run(chosen, workspace, recorder)["clips_with_findings"] >= 1
+    assert languages == ["am"]
+    assert "In 1 of 6 clips the recogniser finds another text" in recorder.warnings
+    first = next(iter(index_of(workspace, "d").all()))
+    assert first.clip.id == "clip4"
+    assert "the text of clip1" in " ".join(finding.message for finding in first.findings)
+
+
+@pytest.mark.parametrize(("known", "error", "used"), [((), 0.3, True), (("am",), 0.3, False), ((), 0.7, False)])
+def test_the_recogniser_of_a_dataset_is_used_where_it_measures_and_the_models_does_not(
+        workspace: Workspace, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...], error: float,
+        used: bool) -> None:
+    edits = round(100 * error)
+    record = DatasetRecogniserRecord("d", "", "", {}, ("a",), 5, 0.1, 0, 1.0, 2.5,
+                                     {"am": HeldOutCER(1, 100, edits, error, error)})
+    monkeypatch.setattr(dataset_recognisers, "find", lambda workspace, dataset: record)
+    monkeypatch.setattr(DatasetRecogniser, "load", lambda folder, device: SimpleNamespace(languages=record.languages))
+    dataset = PreparedDataset(workspace.datasets / "d", manifest.make_card("d", "am", "test", []), [])
+    model = cast(CTCRecogniser, SimpleNamespace(languages=known))
+    assert (prepare._recogniser_of_dataset(dataset, workspace, model) is not None) is used

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from config.schema import TrainOptions
+from config.schema import ANY_STEPS, TrainOptions
 from core.jobs.gpus import Gpu
 from tests.unit.test_training_presets import world
 from ui import train
@@ -61,6 +61,17 @@ def test_what_a_person_typed_stays_even_where_a_preset_says_the_same(page: Page)
     view = refreshed(page, refreshed(page, view))
     assert view.values["train.steps"] == "4000"
     assert view.values["train.adapter_rank"] == "32"
+
+
+def test_a_length_in_epochs_or_minutes_replaces_the_steps_of_the_preset(page: Page) -> None:
+    view = refreshed(page, shows())
+    for name in ("max_epochs", "max_minutes"):
+        longer = refreshed(page, replace(view, values={**view.values, f"train.{name}": "1000"}))
+        assert longer.values["train.steps"] == "0"
+        values = {field: longer.values[f"train.{field}"] for field in ("steps", "max_epochs", "max_minutes")}
+        assert TrainOptions.model_validate(values).steps == ANY_STEPS
+        back = refreshed(page, replace(longer, values={**longer.values, f"train.{name}": "0"}))
+        assert back.values["train.steps"] == "20000"
 
 
 def test_a_person_can_go_back_to_the_preset(page: Page) -> None:

@@ -164,7 +164,7 @@ def test_what_is_no_language_code_is_refused(given: str) -> None:
 
 def test_faults_are_told_without_the_librarys_words() -> None:
     with pytest.raises(UserError) as caught:
-        parse_options(TrainOptions, {"steps": None, "dataset": "../x"})
+        parse_options(TrainOptions, {"warmup": None, "dataset": "../x"})
     assert "Value error" not in caught.value.message
     assert "None" not in caught.value.message
     assert "(nothing was given)" in caught.value.message

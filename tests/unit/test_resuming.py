@@ -19,7 +19,8 @@ from config.schema import ExtendOptions
 from core import compute, extend, train
 from core.jobs import checkpoint_names
 from core.jobs.reporter import StopRequested
-from core.library import records
+from core.library import checkpoints, records
+from core.library.checkpoints import RankingMetric
 from core.model.loading import TTSModel, load_base, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import new_rows
@@ -229,7 +230,7 @@ def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
     run = world.runs / "one"
     if 4 in damaged:
         shutil.copytree(checkpoint_names.folder_of(run, 2), checkpoint_names.folder_of(run, 4))
-    checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
+    checkpoints.write_ranking(run, checkpoints.Ranking(RankingMetric.SPEECH_LOSS).with_value(damaged[0], 1.0))
     (checkpoint_names.folder_of(run, damaged[0]) / "training.json").write_text("{}")
     with pytest.raises(UserError, match="Every evaluated checkpoint of one is damaged") as caught:
         checkpoint.best_intact(run, lambda message: None)

@@ -17,6 +17,8 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Evaluated
 from core.jobs.reporter import StopRequested
 from core.jobs.state import JobState
+from core.library import checkpoints
+from core.library.checkpoints import RankingMetric
 from core.model.loading import load_extension
 from core.speech import measures
 from core.speech.evaluation import SpeechEvaluator
@@ -60,7 +62,7 @@ def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | Non
 def test_a_better_step_between_checkpoints_is_saved(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = run(world, monkeypatch, keep_last=9)
     assert checkpoint_steps(listener.directory) == [1, 2, 4, 8]
-    assert checkpoint.read_ranking(listener.directory).best == 8
+    assert checkpoints.read_ranking(listener.directory).best == 8
     first: Evaluated = listener.of("evaluated")[0]
     assert (first.speech_loss, first.text_loss, first.accuracy) == (5.0, 1.5, 0.25)
     assert first.languages == {"am": {"clips": 4, "speech_loss": 5.0, "text_loss": 1.5, "accuracy": 0.25}}
@@ -72,7 +74,7 @@ def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch:
     assert listener.of("warning")[-1].message == (
         "Stopped early at step 6 of 8: 2 validations in a row did not improve the validation speech loss of 3.0000 "
         "at step 4.")
-    assert checkpoint.read_ranking(listener.directory).best == 4
+    assert checkpoints.read_ranking(listener.directory).best == 4
     assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2, 3.0)
 
 
@@ -89,7 +91,7 @@ def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypa
     run(world, monkeypatch, stop_after=stop, patience=2)
     listener = run(world, monkeypatch, patience=2)
     assert listener.of("step")[-1].step == 6
-    assert checkpoint.read_ranking(listener.directory).best == 4
+    assert checkpoints.read_ranking(listener.directory).best == 4
 
 
 def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
@@ -103,7 +105,7 @@ def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pyt
     monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize",
                         lambda self: ({"am": 0.1}, {}, []))
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
-    assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
+    assert checkpoints.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
 
 
@@ -123,8 +125,8 @@ def test_a_metric_of_an_evaluation_selects_the_best(world: Workspace, monkeypatc
                    evaluation_metrics=True, select_best_by="naturalness")
     found = [event.metrics for event in listener.of("evaluated")]
     assert [one["naturalness"] for one in found] == [2.5, 4.0]
-    assert checkpoint.read_ranking(listener.directory) == checkpoint.Ranking(
-        "5 minus Naturalness (MOS)", 8, {4: 2.5, 8: 1.0})
+    assert checkpoints.read_ranking(listener.directory) == checkpoints.Ranking(
+        RankingMetric.NATURALNESS, 8, {4: 2.5, 8: 1.0})
     data = dataloader.load_training_data(world, "demo-am", load_extension(world, "tiny-am", CPU))
     originals = {one.text: one.original for one in data.sentences}
     samples = [event for event in listener.of("sample") if event.step == 8]
@@ -218,9 +220,9 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
         with pytest.raises(KeyboardInterrupt):
             run(world, patch)
     assert checkpoint_steps(world.runs / "one") == [1]
-    assert checkpoint.read_ranking(world.runs / "one").values == {}
+    assert checkpoints.read_ranking(world.runs / "one").values == {}
     run(world, monkeypatch)
-    assert checkpoint.read_ranking(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}
+    assert checkpoints.read_ranking(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}
 
 
 def test_small_improvements_count_when_they_add_up_to_a_large_one() -> None:
@@ -235,4 +237,4 @@ def test_small_improvements_count_when_they_add_up_to_a_large_one() -> None:
 def test_a_minimum_improvement_ends_the_run_sooner(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = run(world, monkeypatch, patience=2, min_improvement=1.5, keep_last=9)
     assert [step.step for step in listener.of("step")] == [1, 2, 3]
-    assert checkpoint.read_ranking(listener.directory).best == 2
+    assert checkpoints.read_ranking(listener.directory).best == 2

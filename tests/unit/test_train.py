@@ -15,9 +15,9 @@ from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import CheckpointSaved, Event
 from core.jobs.reporter import StopRequested, describe, memory_text
-from core.library import certificate
+from core.library import certificate, checkpoints
+from core.library.checkpoints import RankingMetric
 from core.model.loading import load, load_checkpoint, load_extension
-from core.training import checkpoint
 from core.training.trainer import Diverged
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
@@ -51,8 +51,8 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     measured_as(monkeypatch, losses)
     listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
     assert checkpoint_steps(listener.directory) == [4, 8]
-    ranked = checkpoint.read_ranking(listener.directory)
-    assert (ranked.metric, ranked.best) == ("validation speech loss", 4)
+    ranked = checkpoints.read_ranking(listener.directory)
+    assert (ranked.metric, ranked.best) == (RankingMetric.SPEECH_LOSS, 4)
     assert [(event.step, event.best) for event in listener.of("checkpoint")] == [
         (2, False), (2, True), (4, False), (4, True), (6, False), (8, False)]
 
@@ -96,8 +96,8 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
     measured_as(monkeypatch, losses)
     monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize",
                         lambda self: ({"am": next(errors)}, {}, []))
-    ranked = checkpoint.read_ranking(started(world).directory)
-    assert (ranked.metric, ranked.best, ranked.values) == ("character error rate", 4, {4: 0.2, 8: 0.9})
+    ranked = checkpoints.read_ranking(started(world).directory)
+    assert (ranked.metric, ranked.best, ranked.values) == (RankingMetric.CER, 4, {4: 0.2, 8: 0.9})
 
 
 def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
@@ -125,7 +125,7 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
     assert train_and_certify(train_options(), world, listener)["certificate"] == "passed"
     made = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert made.failed() == ()
-    assert made.step == checkpoint.read_ranking(listener.directory).best
+    assert made.step == checkpoints.read_ranking(listener.directory).best
     assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
     environment = json.loads((listener.directory / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
@@ -234,7 +234,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     monkeypatch.setattr("models.tiny.family.Tiny.load_recogniser", lambda self, folder: None)
     listener = started(world)
     assert "No recogniser for 'am'" in listener.of("warning")[0].message
-    assert checkpoint.read_ranking(listener.directory).metric == "validation speech loss"
+    assert checkpoints.read_ranking(listener.directory).metric is RankingMetric.SPEECH_LOSS
     certify.run(CertifyOptions(run="run:one"), world, listener)
     proof = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert proof.check("character_error_rates").result == "not proven"

@@ -14,9 +14,9 @@ import torch
 
 from core.model.loading import TTSModel, load
 from core.speech import evaluation
-from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
+from core.speech.evaluation import SpeechEvaluator
 from core.workspace import Workspace
-from data.manifest import read_json_lines
+from data.manifest import HeldOutSentence, read_json_lines
 from models.base import Sampling
 from scripts.dev.tiny.pack import BASE_LANGUAGES, DEMO, PACK, SPLITS
 

@@ -1,0 +1,66 @@
+"""The options of a training that may change when it is resumed, and the reasons why the others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import TrainOptions
+
+CHANGEABLE = (
+    "max_minutes", "checkpoint_every", "keep_last", "evaluation_sentences", "drift_bound", "drift_action",
+    "mismatch_action", "activation_checkpointing", "compile", "sharding", "tracker", "wait_for_gpu_gib",
+    "wait_for_idle_gpu", "max_attempts", "device")
+"""Options of a training that change no step, in the order of a form."""
+GLOBAL_BATCH = ("batch_size", "processes")
+"""May change together, if their product, the clips of a step, stays."""
+_ADAPTER_SHAPES = "the checkpoint's adapters and optimizer state have other shapes"
+SAMPLE_ORDER = "the order of the clips depends on it"
+_SCHEDULE = "the learning rate depends on it, and would jump"
+_PARAMETER_GROUPS = "the optimizer's parameter groups depend on it"
+_OTHER = "the steps after the resume depend on it"
+_REASONS: Mapping[str, str] = {
+    "batch_size": SAMPLE_ORDER, "gradient_accumulation": SAMPLE_ORDER, "processes": SAMPLE_ORDER, "seed": SAMPLE_ORDER,
+    "replay": SAMPLE_ORDER, "dataset": SAMPLE_ORDER,
+    "steps": _SCHEDULE, "max_epochs": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "min_lr_ratio": _SCHEDULE,
+    "scope": _PARAMETER_GROUPS, "weight_decay": _PARAMETER_GROUPS, "full_trainable": _PARAMETER_GROUPS,
+    "layer_lr_decay": _PARAMETER_GROUPS,
+    "optimizer": "the checkpoint holds the state of the other optimizer",
+    "precision": "rounding depends on it", "extension": "new rows belong to its vocabulary",
+}
+
+
+def may_change(name: str, before: TrainOptions, after: TrainOptions) -> bool:
+    """Whether the option `name` may differ between two attempts of one run."""
+    if name == "evaluation_sentences":  # to or from 0 would change the metric of the ranking
+        return bool(before.evaluation_sentences and after.evaluation_sentences)
+    if name in GLOBAL_BATCH:
+        return before.batch_size * before.processes == after.batch_size * after.processes
+    return name in CHANGEABLE
+
+
+def reason(name: str) -> str:
+    """Why the option `name` may not change."""
+    if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
+        return _ADAPTER_SHAPES
+    return _REASONS.get(name, _PARAMETER_GROUPS if name.endswith("_lr") else _OTHER)
+
+
+def with_changes(run: str, options: TrainOptions, changes: Mapping[str, object]) -> TrainOptions:
+    """The options of `run` with `changes`; `UserError` names each that may not change, its values and the reason."""
+    changed = parse_options(TrainOptions, {**options.model_dump(mode="json"), **changes})
+    rejected = [f"{name} is {getattr(options, name)} and cannot become {getattr(changed, name)} ({reason(name)})"
+                for name in changes if getattr(changed, name) != getattr(options, name)
+                and not may_change(name, options, changed)]
+    if rejected:
+        raise UserError(f"A run that is resumed keeps these options: {'; '.join(rejected)}.",
+                        f"Start a new run with them from its weights: --init-from run:{run}. "
+                        f"These may change: {', '.join(CHANGEABLE)}.")
+    return changed
+
+
+def describe_changes(before: TrainOptions, after: TrainOptions) -> tuple[str, ...]:
+    """The options that differ, with both values."""
+    return tuple(f"{name}: {getattr(after, name)} (before: {getattr(before, name)})"
+                 for name in TrainOptions.model_fields if getattr(before, name) != getattr(after, name))
