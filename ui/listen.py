@@ -183,7 +183,11 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
         return job_views.learning_view(records.learning_report(run, int(step) if step.isdigit() else None))
     path = records.certificate_path(page.workspace, reference)
     if kind == "export" and path.is_file():
-        return job_views.learning_view(certificate.read(path).learning_report)
+        result = records.verify(page.workspace, reference)
+        warning = comparison_views.verification_view(result)
+        if result is None or result.outcome.of_other_files:
+            return warning
+        return join((warning, job_views.learning_view(result.proof.learning_report)))
     return NOTHING
 
 
@@ -199,7 +203,11 @@ def _means(page: Page, state: JobState) -> Html:
         return NOTHING
     codes = dict.fromkeys([code for code, _ in comparison_views.texts_of(state)] + [clip.language for clip in
                                                                                     state.audio])
-    return join(comparison_views.means_view(proof, code) for code in codes)
+    result = records.verify(page.workspace, name)
+    warning = comparison_views.verification_view(result) if name.startswith("run:") else NOTHING  # else in `_outcome`
+    if result is None or result.outcome.of_other_files:
+        return warning
+    return join((warning, *(comparison_views.means_view(proof, code) for code in codes)))
 
 
 def parts_view(page: Page, view: View) -> Html:
