@@ -51,10 +51,10 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
         raise UserError("HF_TOKEN is not set: the hub must know who pushes.", _token_hint(hub))
     folder = workspace.export(options.export)
     with stage(reporter, "verify"):
-        check_certificate(workspace, folder)
-        check_notices(folder)
         names = [*records.read_export_sums(folder), EXPORT_SUMS]
         records.check_export_files(folder)
+        check_notices(folder)
+        check_certificate(workspace, folder)
         check_no_link_out(folder, EXPORT_SUMS)
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
