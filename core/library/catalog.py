@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from config.errors import UserError, join_names
 from config.foreign import file_stamp
-from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
+from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names, step_folder
 from core.jobs.job import Job, load_job
 from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
 from core.library.records import read_model_record
@@ -419,10 +418,6 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
     return found
 
 
-_CHECKPOINT_PATH = re.compile(rf"{CHECKPOINTS}/\w[\w.-]*")
-"""Within the run; a journal that others made may name any place."""
-
-
 def list_checkpoints(state: JobState) -> list[ModelReference]:
     """Every checkpoint that a training keeps, newest first: `run:ID@NAME` where it was pinned, else `run:ID@STEP`."""
     names = {step: name for name, step in listed_names(state).items() if name != CHOICE}
@@ -505,9 +500,13 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
 
 
 def _checkpoints(state: JobState) -> list[tuple[Path, int]]:
-    """Folder and step of each checkpoint that is still there, the best last."""
+    """Folder and step of each checkpoint that is still there, the best last.
+
+    A journal that others made may name any place, also a folder of other weights than those that the certificate of
+    this step is of: only the folder of the step itself counts.
+    """
     folder = str(state.job.directory)
-    found = [one for one in state.checkpoints if _CHECKPOINT_PATH.fullmatch(one.path)
+    found = [one for one in state.checkpoints if one.path == f"{CHECKPOINTS}/{step_folder(one.step)}"
              and os.path.isdir(f"{folder}/{one.path}")]  # not pathlib's: a page may ask this of thousands
     found.sort(key=lambda one: (one.best, one.step))
     return [(state.job.directory / one.path, one.step) for one in found]

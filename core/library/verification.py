@@ -44,7 +44,7 @@ HashFile = Callable[[Path], str]
 _PURPOSE = "certificate"
 _NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD, f"{CERTIFICATE}.sig", f"{CERTIFICATE}.minisig"})
 """Files of an export that change after its certificate, or stand beside it."""
-_NOT_CERTIFIED_FOLDERS = ("evaluation/",)
+_REPORTS = ("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.html")
 _OF_OTHER_PROGRAMS = frozenset({".git", ".gitattributes", ".gitignore", ".cache", ".DS_Store"})
 """Files and folders that other programs leave in copies, and that no loader reads."""
 _TRAINER_STATE = frozenset({"training.safetensors", "training.json"})
@@ -349,7 +349,7 @@ def _plain_files(folder: Path, is_wanted: Callable[[str], bool], *, links: bool 
 
 def _is_certified(name: str) -> bool:
     """Whether a file of a checkpoint or an export, by its name there, belongs to the certificate."""
-    return name not in _NOT_CERTIFIED | _TRAINER_STATE and not name.startswith(_NOT_CERTIFIED_FOLDERS)
+    return not (name in _NOT_CERTIFIED or name in _REPORTS or name in _TRAINER_STATE)
 
 
 def _is_of_base(name: str) -> bool:

@@ -366,10 +366,21 @@ def base_codec_check(folder: Path) -> CertificateCheck:
     else:
         return CertificateCheck(certificate.CODEC, "not proven", "the files as they were downloaded",
                                 "the base model has no record of its files", _CODEC_TEXT)
-    faults = [fault for _name, fault in find_faults(folder, files)]
-    listed = [(name, file.size, file.sha256, file.blob) for name, file in sorted(files.items())]
-    return CertificateCheck(certificate.CODEC, _passed(not faults), f"{len(files)} files, {_hash(listed)}",
-                            " ".join(faults[:3]) or f"{len(files)} files, {_hash(listed)}", _CODEC_TEXT)
+    unhashed = [name for name, file in files.items() if not file.hashed]
+    try:
+        faults = [fault for _name, fault in find_faults(folder, files)]
+    except UserError as error:  # a link, whose target may change
+        faults, unhashed = [], [error.message]
+    # A file that no record names could be anything, and a loader may prefer it.
+    faults += [f"{path.name} is not in its record." for path in sorted(folder.rglob("*"))
+               if path.suffix.lower() in _CODEC_SUFFIXES and path.relative_to(folder).as_posix() not in files]
+    values = [(name, *dataclasses.astuple(file)) for name, file in sorted(files.items())]
+    listed = f"{len(files)} files, {_hash(values)}"
+    if unhashed and not faults:
+        return CertificateCheck(certificate.CODEC, "not proven", listed, f"no hash is recorded of {unhashed[0]}",
+                                _CODEC_TEXT)
+    return CertificateCheck(certificate.CODEC, _passed(not faults), listed, " ".join(faults[:3]) or listed,
+                            _CODEC_TEXT)
 
 
 def export_codec_check(base: Path, export: Path, family: Family) -> CertificateCheck:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from config.schema import CertifyOptions
 from core import certify, export
+from core.jobs.checkpoint_names import set_choice
 from core.library import certificate, verification
 from core.library.certificate import CERTIFICATE, Certificate, CertifiedFile
 from core.library.records import EXPORT_SUMS
@@ -30,6 +31,7 @@ def original() -> tuple[TemporaryDirectory[str], Workspace]:
     """Made once a process: a training of seconds, its certificate and its export."""
     folder = TemporaryDirectory(prefix="certified-")
     workspace = trained_world(Path(folder.name))
+    set_choice(workspace.runs / RUN, "8")
     certify.run(CertifyOptions(run=f"run:{RUN}"), workspace, Listener(workspace.runs / "certify"))
     export.run(export_options(run=f"run:{RUN}", export=EXPORT), workspace, Listener(workspace.runs / "export"))
     return folder, workspace

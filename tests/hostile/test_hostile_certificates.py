@@ -40,9 +40,10 @@ from ui import records as records_of_page
 KINDS = ("run", "export")
 WEIGHTS = ("t3.safetensors", "t3-merged.safetensors", "codec.safetensors", "vocoder.safetensors",
            "adapter/adapter_model.safetensors")
-FILES = ("t3.safetensors", "t3-merged.safetensors", "codec.safetensors", "vocoder.safetensors", "recogniser.safetensors",
-         "adapter/adapter_model.safetensors", "adapter/adapter_config.json", "front_end/front_end.json",
-         "front_end/tokenizer.json", "front_end/language-am.json", "export.json", "training.yaml", "voices/low.ogg",
+FILES = ("t3.safetensors", "t3-merged.safetensors", "codec.safetensors", "vocoder.safetensors",
+         "recogniser.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json",
+         "front_end/front_end.json", "front_end/tokenizer.json",
+         "front_end/language-am.json", "export.json", "training.yaml", "voices/low.ogg",
          "load_example.py", "held_out.jsonl")
 RUN_FILES = ("rows.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json", "checkpoint.json",
              "front_end/front_end.json", "front_end/tokenizer.json", "front_end/language-am.json")

@@ -17,8 +17,8 @@ def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tup
     journal = Journal(job.journal)
     for step, best in saved:
         if step not in gone:
-            (job.directory / "checkpoints" / str(step)).mkdir(parents=True)
-        journal.append(CheckpointSaved(step, f"checkpoints/{step}", best))
+            (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        journal.append(CheckpointSaved(step, f"checkpoints/step-{step:06d}", best))
     return job
 
 
@@ -32,7 +32,8 @@ def test_bases_and_exports_are_their_folders(workspace: Workspace):
 def test_a_run_is_its_last_best_checkpoint(workspace: Workspace):
     job = trained(workspace, "r", (100, True), (200, True), (300, False))
     found = catalog.resolve(workspace, "run:r")
-    assert (found.step, found.folder, found.label) == (200, job.directory / "checkpoints" / "200", "r, step 200")
+    assert (found.step, found.label) == (200, "r, step 200")
+    assert found.folder == job.directory / "checkpoints" / "step-000200"
     assert catalog.resolve(workspace, "run:r@300").step == 300
 
 
