@@ -154,7 +154,8 @@ def _proof(page: Page, view: View) -> Html:
     unproven = state is not None and records.unproven_note(state)
     job = _proof_job(view, reference)
     if unproven:
-        outcome = job_views.learning_view(records.learning_report(state)) if state is not None else NOTHING
+        outcome = job_views.learning_view(
+            records.learning_report(state), claimed=records.is_imported(state)) if state is not None else NOTHING
         return join((not_proven_view(reference, job), outcome, job_views.job_card(job) if job else NOTHING))
     result = records.verify(page.workspace, reference)
     shown = verified_view(result) if result else div(
@@ -245,8 +246,9 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
     if proof.preservation.bad and not failed:
         banner = div("verdict bad", element("strong", f"Old languages: {proof.describe_preservation()}"),
                      paragraph(headline), paragraph(new))
+    learned = job_views.learning_view(proof.learning_report, claimed=claimed or proof.trained_elsewhere)
     return join((paragraph("Old languages", class_="small"), banner, paragraph("New language", class_="small"),
-                 job_views.learning_view(proof.learning_report), _errors(proof.errors), element("h3", "Checks"),
+                 learned, _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check, claimed=claimed) for check in proof.checks)), _about(proof)))
 
 

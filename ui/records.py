@@ -169,6 +169,11 @@ def unproven_note(state: JobState) -> str:
     return f", {NOT_PROVEN_YET}" if own and proven_step(state.job.directory / CERTIFICATE) != own[1] else ""
 
 
+def is_imported(state: JobState) -> bool:
+    """Whether a run came from another workspace, so that what its trainer reported is its sender's word."""
+    return (state.job.directory / verification.IMPORTED).exists()
+
+
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:
     """What the training taught up to a step; None is the checkpoint that the run refers to."""
     if step is None:

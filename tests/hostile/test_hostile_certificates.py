@@ -166,7 +166,8 @@ def _tensors(path: Path, change: Callable[[torch.Tensor], torch.Tensor], names: 
     with safe_open(path, "pt") as file:
         header = file.metadata()
     torch.manual_seed(0)
-    values = {name: change(value).contiguous() if names in name else value for name, value in load_file(path).items()}
+    values = {name: change(value).contiguous() if names in ("", name) else value
+              for name, value in load_file(path).items()}
     save_file(values, path, metadata=header)
 
 
@@ -191,7 +192,7 @@ MADE: dict[str, tuple[str, str, Callable[[torch.Tensor], torch.Tensor], str]] = 
     "an adapter of noise": ("export", "adapter/adapter_model.safetensors", torch.randn_like, ""),
     "random new rows": ("export", "t3.safetensors", _new_row, "text_emb.weight"),
     "a changed base row": ("export", "t3.safetensors", _base_row, "text_emb.weight"),
-    "a changed base tensor": ("export", "t3.safetensors", lambda value: value + 0.01, "decoder"),
+    "a changed base tensor": ("export", "t3.safetensors", lambda value: value + 0.01, "cond_enc.emotion_adv_fc.weight"),
     "random rows of a run": ("run", "rows.safetensors", torch.randn_like, ""),
     "an adapter of noise of a run": ("run", "adapter/adapter_model.safetensors", torch.randn_like, ""),
     "the base's codec times 0.2": ("base", "codec.safetensors", lambda value: value * 0.2, ""),
