@@ -461,7 +461,16 @@ def write_earlier_trainings(folder: Path, model: TTSModel) -> None:
 
 def _add_earlier_training(base: TTSModel, front_end: FrontEnd, record: EarlierTrainingRecord,
                           rows: Mapping[str, torch.Tensor], adapter: Path) -> TTSModel:
-    """`base` with the result of one more training, frozen; `adapter`: the folder of its adapters, if it has some."""
+    """`base` with the result of one more training, frozen; `adapter`: the folder of its adapters, if it has some.
+
+    `UserError` if its record names other languages than its front-end adds: its adapters would then act on those of the
+    base, and a certificate would compare the model with a base that has the same adapters.
+    """
+    added = {code for code in front_end.languages if code not in base.front_end.languages}
+    if set(record.languages) != added:
+        raise UserError(f"An earlier training of the model names the languages {', '.join(record.languages)}; its "
+                        f"tokenizer adds {', '.join(sorted(added)) or 'none'}.",
+                        "Do not use it: it was tampered with.")
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
     if adapter.is_dir():

@@ -22,7 +22,8 @@ from config import confinement
 from config.errors import UserError
 from config.schema import CertifyOptions, PackOptions, PushOptions, UnpackOptions
 from core import certify, export, pack, push, unpack
-from core.library import certificate, records, verification, workspace_key
+from core.jobs.events import CheckpointSaved, append_event
+from core.library import catalog, certificate, records, verification, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck, CertifiedFile
 from core.library.records import EXPORT_RECORD
 from core.library.verification import Outcome
@@ -716,6 +717,51 @@ def test_a_changed_base_gets_no_certificate(attacked: Workspace, name: str, reco
     with contextlib.suppress(UserError):
         assert str(certified(attacked, f"export:{EXPORT}", again=True)["certificate"]).startswith("failed")
     assert_not_green(attacked, "export", Outcome.FAILED, Outcome.SENDER)
+
+
+@pytest.mark.parametrize("languages", ["fr", "en,fr", "fr,am", "am,en", "sw"])
+def test_an_earlier_training_acts_on_no_language_of_the_base(attacked: Workspace, languages: str) -> None:
+    """Else its adapters would be on both sides of the comparison with the base."""
+    from core.model import loading, tensor_files
+
+    folder = max((run_of(attacked) / "checkpoints").glob("step-*"))
+    front_end = loading.FrontEnd.load(folder / "front_end")
+    record = records.EarlierTrainingRecord(languages, "run:x@1", "gated", "", front_end.size, front_end.fingerprint, "")
+    base = loading.load_base(attacked, "tiny", torch.device("cpu"))
+    rows = tensor_files.read(folder / records.ROWS, "")
+    with pytest.raises(UserError, match="names the languages"):
+        loading._add_earlier_training(base, front_end, record, rows, folder / records.ADAPTER)
+
+
+@pytest.mark.parametrize("tensor", ["cond_enc.emotion_adv_fc.weight", "speech_emb.weight"])
+def test_a_gated_run_that_brings_changed_tensors_fails(attacked: Workspace, tensor: str) -> None:
+    """They may be such as no probe reads."""
+    folder = max((run_of(attacked) / "checkpoints").glob("step-*"))
+    value = load_file(attacked.models / "tiny" / "t3.safetensors")[tensor]
+    save_file({tensor: value.float() + 0.1}, folder / records.CHANGED)
+    record = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+    records.write_record(folder / records.CHECKPOINT, dataclasses.replace(
+        record, files={**record.files, records.CHANGED: hash_file(folder / records.CHANGED)}))
+    assert "frozen_tensors" in str(certified(attacked, f"run:{RUN}")["certificate"])
+    assert_not_green(attacked, "run", Outcome.FAILED)
+
+
+def test_a_journal_names_no_other_folder_for_a_step(attacked: Workspace) -> None:
+    folder = max((run_of(attacked) / "checkpoints").glob("step-*"))
+    for name in ("other", "step-000004", "step-8"):
+        shutil.copytree(folder, folder.with_name(name))
+        append_event(run_of(attacked) / "events.jsonl", CheckpointSaved(8, f"checkpoints/{name}", True))
+        for reference in (f"run:{RUN}", f"run:{RUN}@8", f"run:{RUN}@best"):
+            with pytest.raises(UserError, match="has no checkpoint"):
+                catalog.resolve(attacked, reference)
+
+
+def test_weights_of_the_base_that_no_record_names_fail(attacked: Workspace) -> None:
+    """A loader may prefer them, and a published hash is known of the others."""
+    sums = json.loads((attacked.models / "tiny" / "SHA256SUMS.json").read_text())
+    (attacked.models / "tiny" / "SHA256SUMS.json").write_text(json.dumps(
+        {name: digest for name, digest in sums.items() if name != "codec.safetensors"}))
+    assert str(certified(attacked, f"run:{RUN}")["certificate"]).startswith("failed: codec_and_vocoder")
 
 
 def test_files_that_change_while_they_are_certified_are_not_signed(attacked: Workspace, monkeypatch) -> None:
