@@ -47,6 +47,10 @@ def check(workspace: Workspace, given: argparse.Namespace) -> int:
             unproven = f"; not proven: {names}" if names else ""
             print(f"{len(proof.files)} files have the sizes and hashes that it lists; {len(proof.checks)} checks, "
                   f"none failed{unproven}. {proof.describe()}")
+            if proof.base_note:
+                print(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.")
+            if proof.trained_elsewhere:
+                print("It was trained elsewhere: what its trainer reported is its sender's word.")
         else:
             print(result.hint)
     return 0 if result.outcome is Outcome.PASSED else 1

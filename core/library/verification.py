@@ -31,7 +31,7 @@ from core.library import catalog, certificate, records, workspace_key
 from core.library.certificate import BASE_LANGUAGES, CERTIFICATE, CODEC, Certificate, CertifiedFile
 from core.library.records import EXPORT_CARD, EXPORT_SUMS, MODEL_RECORD
 from core.workspace import Workspace, resolve_inside
-from data.durable_files import append_text, check_relative_path, hash_file
+from data.durable_files import check_relative_path, hash_file
 
 AGAIN_HINT = "Compute it again: python -m scripts.certify --again --run {reference}; on the page: the Certificate tab."
 IMPORTED = "imported.json"
@@ -421,7 +421,8 @@ class HashCache:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 if self._path.is_file() and self._path.stat().st_size > self._MOST_BYTES:
                     self._path.unlink()
-                append_text(self._path, json.dumps([stamp, digest, mac]) + "\n")
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps([stamp, digest, mac]) + "\n")
 
     def _load(self) -> dict[str, str]:
         hashes: dict[str, str] = {}

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from config import foreign
 from config.errors import UserError
 from config.languages import language_name
 from core import compute
@@ -112,7 +113,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     unchanged = inputs.probed
     work.plan(compared=len(inputs.probes), **_sentence_counts(inputs, unchanged))
     record = inputs.record
-    expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
+    actual = inputs.finetuned.front_end.fingerprint
     with compute.deterministic():
         logits_check = _logits_check(inputs, work)
     proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
@@ -128,8 +129,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     checks = (
         *proofs,
         languages_check,
-        CertificateCheck("front_end", _passed(expected == actual), expected, actual,
-                         "The tokenizer is the one of the new rows."),
+        _front_end_check(inputs),
         codec_check,
         CertificateCheck(certificate.ERROR_RATES, "measured" if errors else "not proven", "", "; ".join(rates),
                          "Character error rate of held-out sentences synthesized by the finetuned model."),
@@ -397,13 +397,32 @@ def export_codec_check(base: Path, export: Path, family: Family) -> CertificateC
     copied = {name: digest for name, digest in hashes.items()
               if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FOLDERS)}
     known = set(base_hashes.values())
-    faults = [name for name, digest in copied.items() if base_hashes.get(name, digest) != digest or digest not in known]
+    settings = [path.relative_to(export).as_posix() for path in sorted(export.rglob("*"))
+                if path.suffix in (".json", ".yaml") and (base / path.relative_to(export)).is_file()]
+    faults = [name for name in settings if name != catalog.SUMS and not _same_settings(base / name, export / name)]
+    faults += [name for name, digest in copied.items()
+               if base_hashes.get(name, digest) != digest or digest not in known]
     if base_check.result == "failed":
         return base_check
     expected = f"{len(copied)} files, {_hash(sorted((name, base_hashes.get(name, '')) for name in copied))}"
     actual = (f"{', '.join(faults[:3])} differ{'s' if len(faults) == 1 else ''} from the base's" if faults
               else f"{len(copied)} files, {_hash(sorted(copied.items()))}")
     return CertificateCheck(certificate.CODEC, _passed(not faults), expected, actual, _CODEC_TEXT)
+
+
+_REWRITTEN_SETTINGS = ("gpt", "gpt_checkpoint", "dataset")
+"""Parts of a model's settings that name the number of text rows and the files of an export."""
+
+
+def _same_settings(base: Path, export: Path) -> bool:
+    """Whether two files of settings are equal, but for what an export has to change."""
+    if hash_file(base) == hash_file(export):
+        return True
+    if base.suffix != ".yaml":
+        return False
+    ours, theirs = ({name: value for name, value in dict(foreign.read_yaml(path)).items()
+                     if name not in _REWRITTEN_SETTINGS} for path in (base, export))
+    return ours == theirs
 
 
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
@@ -491,6 +510,21 @@ def base_languages_check(base: TTSModel, probes: Sequence[ProbeSample]) -> Certi
     return CertificateCheck(certificate.BASE_LANGUAGES, "not proven" if missing else "passed",
                             f"all {len(languages)} base languages", missing or f"all {len(languages)}",
                             "Samples of each base language were compared.")
+
+
+def _front_end_check(inputs: CertificateInputs) -> CertificateCheck:
+    """Whether the front-end is that of the new rows, and its part for the languages of the base is the base's.
+
+    The sentences of `base_tokens` are samples: a normaliser or a table that changes other sentences is seen here.
+    """
+    base, finetuned = inputs.base.front_end, inputs.finetuned.front_end
+    expected, actual = inputs.record.origin.fingerprint, finetuned.fingerprint
+    last = base.languages[-1]
+    of_base = finetuned.up_to(last).fingerprint if last in finetuned.languages else f"without {last}"
+    if of_base != base.fingerprint:
+        expected, actual = f"{expected}, of the base {base.fingerprint}", f"{actual}, of the base {of_base}"
+    return CertificateCheck("front_end", _passed(expected == actual), expected, actual,
+                            "The tokenizer is the one of the new rows; for the languages of the base it is the base's.")
 
 
 def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:

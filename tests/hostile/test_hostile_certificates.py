@@ -86,6 +86,7 @@ def test_what_nobody_touched_passes(attacked: Workspace, kind: str) -> None:
     assert page is not None
     shown = str(tab.verified_view(page))
     assert f"It belongs to these {len(result.proof.files)} files" in shown
+    assert "check good" in shown
     assert "cannot prove who made them" in shown
     reference = f"run:{RUN}" if kind == "run" else f"export:{EXPORT}"
     assert script.main(["--workspace", str(attacked.path), "--check", reference]) == 0
@@ -754,6 +755,31 @@ def test_a_journal_names_no_other_folder_for_a_step(attacked: Workspace) -> None
         for reference in (f"run:{RUN}", f"run:{RUN}@8", f"run:{RUN}@best"):
             with pytest.raises(UserError, match="has no checkpoint"):
                 catalog.resolve(attacked, reference)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_front_end_that_reads_a_base_language_otherwise_fails(attacked: Workspace, kind: str) -> None:
+    """In texts that no sample has, so that the samples are encoded as before."""
+    from data.front_end import FrontEnd
+
+    folder = export_of(attacked) if kind == "export" else max((run_of(attacked) / "checkpoints").glob("step-*"))
+    path = folder / "front_end" / "front_end.json"
+    settings = json.loads(path.read_text())
+    settings["languages"]["fr"]["normaliser"] = "generic"
+    path.write_text(json.dumps(settings))
+    fingerprint = FrontEnd.load(folder / "front_end").fingerprint
+    name, record_type = ((EXPORT_RECORD, records.ExportRecord) if kind == "export"
+                         else (records.CHECKPOINT, records.CheckpointRecord))
+    record = records.read_record(folder / name, record_type)
+    record = dataclasses.replace(record, origin=dataclasses.replace(record.origin, fingerprint=fingerprint))
+    if isinstance(record, records.CheckpointRecord):
+        record = dataclasses.replace(record, files={**record.files, "front_end/front_end.json": hash_file(path)})
+    records.write_record(folder / name, record)
+    if kind == "export":
+        seal(folder)
+    result = certified(attacked, f"run:{RUN}" if kind == "run" else f"export:{EXPORT}", again=True)
+    assert "front_end" in str(result["certificate"]).partition(";")[0]
+    assert_not_green(attacked, kind, Outcome.FAILED)
 
 
 def test_weights_of_the_base_that_no_record_names_fail(attacked: Workspace) -> None:
