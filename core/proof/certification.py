@@ -358,12 +358,12 @@ _OWN_FOLDERS = (f"{records.ADAPTER}/", f"{records.EARLIER_TRAININGS}/", "samples
 
 def base_codec_check(folder: Path) -> CertificateCheck:
     """Whether the files of the base model in `folder` are those that its record or its list of hashes names."""
-    record = records.read_model_record(folder)
+    record, files = records.read_model_record(folder), dict[str, ExpectedFile]()
     if record is not None:
-        files: Mapping[str, ExpectedFile] = record.files
+        files = record.files
     elif (folder / catalog.SUMS).is_file():
         files = {name: ExpectedFile(sha256=digest) for name, digest in read_sums(folder / catalog.SUMS, "").items()}
-    else:
+    if not files:
         return CertificateCheck(certificate.CODEC, "not proven", "the files as they were downloaded",
                                 "the base model has no record of its files", _CODEC_TEXT)
     unhashed = [name for name, file in files.items() if not file.hashed]
