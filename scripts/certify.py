@@ -39,7 +39,7 @@ def check(workspace: Workspace, given: argparse.Namespace) -> int:
         print(json.dumps({
             "status": "ok" if result.outcome is Outcome.PASSED else "failed", "item": result.reference,
             "certificate": result.outcome.value, "reason": result.reason, "files": len(proof.files),
-            "checks": {one.name: one.result for one in proof.checks}, "maker": result.maker}, ensure_ascii=False))
+            "checks": {one.name: one.result for one in proof.checks}}, ensure_ascii=False))
     else:
         print(result.describe())
         if result.outcome is Outcome.PASSED:

@@ -172,9 +172,8 @@ def verified_view(result: Verification) -> Html:
         about.append(paragraph("The run was trained elsewhere. That its frozen tensors did not move in the trainer's "
                                "memory, and what it learned, is what its sender reported.", class_="small"))
     if outcome is Outcome.PASSED:
-        by = f" The export is signed by {result.maker}." if result.maker else ""
         about.insert(0, paragraph(f"It belongs to these {pluralize(len(proof.files), 'file')}: sizes and hashes are "
-                                  f"those that it lists. This workspace computed it.{by}", class_="small"))
+                                  f"those that it lists. This workspace computed it.", class_="small"))
         return join((certificate_view(proof), *about))
     if outcome is Outcome.FAILED:
         return join((certificate_view(proof), *about))

@@ -42,7 +42,7 @@ HashFile = Callable[[Path], str]
 """Path to SHA-256."""
 
 _PURPOSE = "certificate"
-_NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD, f"{CERTIFICATE}.sig", f"{CERTIFICATE}.minisig"})
+_NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD})
 """Files of an export that change after its certificate, or stand beside it."""
 _REPORTS = ("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.html")
 _OF_OTHER_PROGRAMS = frozenset({".git", ".gitattributes", ".gitignore", ".cache", ".DS_Store"})
@@ -86,13 +86,10 @@ class Verification:
     outcome: Outcome
     proof: Certificate
     reason: str = ""
-    maker: str = ""  # who signed the export, if that signature was verified
 
     def describe(self) -> str:
         """One sentence or two for a warning or a line of output."""
-        parts = (f"The certificate of {self.reference}: {self.outcome.value}.", self.reason,
-                 f"Signed by {self.maker}." if self.maker else "")
-        return " ".join(filter(None, parts))
+        return f"The certificate of {self.reference}: {self.outcome.value}. {self.reason}".rstrip()
 
     @property
     def hint(self) -> str:
