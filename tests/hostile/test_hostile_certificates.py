@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable
@@ -351,6 +352,43 @@ def test_names_that_stand_twice_in_the_json(attacked: Workspace) -> None:
     path.write_text(text.replace('"errors": [', '"errors": [], "errors": [', 1)[:-2] + ', "errors": []}\n')
     seal(export_of(attacked))
     assert_not_green(attacked, "export", Outcome.SENDER)
+
+
+VALUES = ("passed", "failed", "measured", "", 0, 1, -1, 0.5, None, True, [], {}, "0" * 64, "run", "recomputed",
+          "restored", "published", float("nan"), 2**62)
+
+
+def _places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for name, part in inner for place in _places(part, (*path, name)))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_certificate_with_random_values_is_as_it_was_or_not_green(attacked: Workspace, kind: str, seed: int) -> None:
+    noise = random.Random(seed)
+    path = (run_of(attacked) if kind == "run" else export_of(attacked)) / CERTIFICATE
+    text, proof = path.read_text(), certificate.read(path)
+    places = _places(json.loads(text))[1:]
+    refused = 0
+    for _ in range(40):
+        values = json.loads(text)
+        *place, last = noise.choice(places)
+        parent = values
+        for name in place:
+            parent = parent[name]
+        if noise.random() < 0.2:
+            del parent[last]
+        else:
+            parent[last] = noise.choice(VALUES)
+        path.write_text(json.dumps(values))
+        try:
+            result = verify(attacked, kind)
+        except UserError:
+            refused += 1
+            continue
+        assert result.outcome is not Outcome.PASSED or result.proof == proof, (place, last)
+    assert refused < 40
 
 
 @pytest.mark.parametrize(("source", "target"), [("run", "export"), ("export", "run")])
