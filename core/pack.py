@@ -129,8 +129,14 @@ def _check_certificate(workspace: Workspace, main: Item, files: Sequence[PackedF
     def hash_one(path: Path) -> str:
         return hashes.get(path) or hash_file(path)
 
-    result = (verification.verify_export if main.kind == "export" else verification.verify_run)(
-        workspace, folder, hash_one)
+    try:
+        result = (verification.verify_export if main.kind == "export" else verification.verify_run)(
+            workspace, folder, hash_one)
+    except UserError as error:
+        if main.kind == "export":
+            raise
+        reporter.emit(WarningRaised(error.message))
+        return None
     if main.kind == "export" and result.outcome is Outcome.OTHER_FILES:
         raise UserError(f"{result.describe()} It is not packed.", result.hint)
     if result.outcome is not Outcome.PASSED:

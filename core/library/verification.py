@@ -94,7 +94,7 @@ class Verification:
     @property
     def hint(self) -> str:
         """What to do if it did not pass."""
-        return AGAIN_HINT.format(reference=self.reference)
+        return AGAIN_HINT.format(reference=self.reference.partition("@")[0])
 
 
 @dataclass(frozen=True)

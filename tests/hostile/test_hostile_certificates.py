@@ -696,6 +696,13 @@ def test_an_export_of_other_files_is_not_packed(attacked: Workspace, tmp_path: P
         pack.run(PackOptions(item=f"export:{EXPORT}"), attacked, Listener(tmp_path / "packing"))
 
 
+def test_a_run_with_a_damaged_certificate_is_packed_with_a_warning(attacked: Workspace, tmp_path: Path) -> None:
+    (run_of(attacked) / CERTIFICATE).write_text("{")
+    listener = Listener(tmp_path / "packing")
+    assert "certificate" not in pack.run(PackOptions(item=f"run:{RUN}"), attacked, listener)
+    assert any(CERTIFICATE in event.message for event in listener.of("warning"))
+
+
 @pytest.mark.parametrize("name", ["a changed base tensor", "a changed base row", "merged weights of zeros"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_changed_weights_are_not_uploaded(attacked: Workspace, monkeypatch, name: str, listed: bool) -> None:
