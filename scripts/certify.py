@@ -15,9 +15,6 @@ from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, run_verb, script_parser
 
 _CHECK = "--check"
-_HELP = (f"{_CHECK} run:ID or export:NAME, instead of these options: compare the certificate with the files, in "
-         "seconds and without a job. Exit code 0 only if this workspace computed it, it is complete, and it belongs to "
-         "exactly these files.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                "print the outcome as one line of JSON")
         parser.add_argument(_CHECK, required=True, metavar="REFERENCE", help="run:ID, run:ID@STEP or export:NAME")
         return run_in_workspace(parser, given, check)
-    return run_verb("certify", given, more=_HELP)
+    return run_verb("certify", given)
 
 
 def check(workspace: Workspace, given: argparse.Namespace) -> int:

@@ -235,6 +235,11 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     if VERBS[verb].resumes:
         parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
+    if verb == "certify":  # `scripts.certify` reads it
+        parser.add_argument("--check", metavar="REFERENCE",
+                            help="run:ID or export:NAME, instead of these options: compare the certificate with the "
+                                 "files, in seconds and without a job. Exit code 0 only if this workspace computed it, "
+                                 "it is complete, and it belongs to exactly these files")
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
                             help="end after the last step, also when resumed; python -m scripts.certify certifies the "
