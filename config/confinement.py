@@ -18,6 +18,8 @@ from pathlib import Path
 from config.errors import UserError
 
 VARIABLE = "LISAN_SOURCES"  # folders that the app and its workers may read
+WORKSPACE_KEY = "workspace.key"
+"""The file with a workspace's secret key (`core.library.workspace_key`), which is never read as anything else."""
 LONGEST_PATH = 4096  # bytes, as in Linux
 HINT = "Give a file of another machine, or one in the folders that the app was started with (--sources)."
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -83,6 +85,7 @@ def check(path: str | Path, *, links: bool = True) -> None:
 
     A path that does not exist is refused by where it would be, so the answer does not tell what exists elsewhere.
     """
+    _refuse_key(path)
     if not is_confined():
         return
     descriptor = _open(path)
@@ -94,6 +97,17 @@ def check(path: str | Path, *, links: bool = True) -> None:
         _check_descriptor(descriptor, path, links=links)
     finally:
         os.close(descriptor)
+
+
+def _refuse_key(path: str | Path) -> None:
+    """Raise `UserError` for the secret key of a workspace, also if nothing is confined."""
+    try:
+        name = os.path.basename(os.path.realpath(os.path.expanduser(path)))
+    except (OSError, RuntimeError, ValueError):
+        return  # no file can have that name
+    if name == WORKSPACE_KEY:
+        raise UserError(f"{str(path)[:200]!r} is the secret key of a workspace, which is not read as a source.",
+                        "Give another file.")
 
 
 def _real_path(path: str | Path) -> str:
@@ -150,6 +164,7 @@ def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
     For a file, this is a link with its name to the open descriptor. For a folder, and with `in_place` for a file that
     is read together with its neighbours, it is the real path; every file below is opened by `verified`.
     """
+    _refuse_key(path)
     if not is_confined():
         yield Path(path).expanduser()
         return
@@ -185,6 +200,7 @@ def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
 
 def open_path(path: str | Path, *, in_place: bool = False) -> Path:
     """As `opened`, until the block of `job` ends."""
+    _refuse_key(path)
     if not is_confined():
         return Path(path).expanduser()
     return _PINS.enter_context(opened(path, in_place=in_place))
@@ -209,6 +225,7 @@ def verified(path: str | Path) -> Iterator[str]:
 
     What lies elsewhere by its name, such as the app's own data, is not checked.
     """
+    _refuse_key(path)
     if not is_confined() or not _is_inside(os.path.abspath(path), _folders()):
         yield str(path)
         return

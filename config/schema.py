@@ -734,9 +734,10 @@ class ListeningTestOptions(Options):
 
 
 class CertifyOptions(Options):
-    """Compute the certificate of a run. With a step or a name, `run:ID` refers to that checkpoint from then on."""
+    """Compute the certificate of a run or export. With a step or name, `run:ID` refers to that checkpoint from then on."""
 
-    run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best); `run:ID@STEP` or `run:ID@NAME` chooses that one, `run:ID@best` none.")
+    run: str = Field("", title="Run or export", description="`run:ID` (its chosen checkpoint, else the best); `run:ID@STEP` or `run:ID@NAME` chooses that one, `run:ID@best` none. `export:NAME`: from its files and the base model alone.")
+    again: bool = Field(False, title="Again", description="Compute it although this workspace has computed it already. A certificate from elsewhere is never used.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 

@@ -1,13 +1,15 @@
-"""The verb `certify`: compute the certificate of a run's selected checkpoint, and write it beside the run.
+"""The verb `certify`: compute the certificate of a run's selected checkpoint, or of an export alone.
 
-The selected checkpoint is the one that `run:ID` refers to: the one that a person chose, else the best intact one. The
-run can be used meanwhile. Sentences that were scored before a stop or a kill are not synthesized again.
+It is written beside the run or into the export, signed by this workspace. `again` computes it in any case. The selected
+checkpoint is the one that `run:ID` refers to: the one that a person chose, else the best intact one. The run can be
+used meanwhile. Sentences that were scored before a stop or a kill are not synthesized again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from config.errors import UserError
@@ -17,19 +19,25 @@ from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
-from core.library import catalog, certificate, checkpoints, learning
+from core.library import catalog, certificate, checkpoints, learning, records, verification
 from core.library.certificate import CERTIFICATE, Certificate
+from core.library.records import EXPORT_SUMS
 from core.proof import certification
 from core.training import checkpoint
 from core.workspace import Workspace
+from data.durable_files import hash_file, write_json
 
 
 def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write `certificate.json` for the checkpoint that is selected when the job begins.
 
+    `export:NAME` gets a certificate of its own files.
+
     `run:ID@STEP` selected its checkpoint when the job was created (`job_chains.use_named_checkpoint`). It is not
     selected again here, because a person may have chosen another one before the job was resumed.
     """
+    if options.run.startswith("export:"):
+        return _certify_export(options, workspace, reporter)
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
     run_dir = workspace.run(name)
 
@@ -47,18 +55,60 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         progress = progress_callback(reporter, "Stopped. The run can be used; its certificate resumes at this "
                                                "sentence.")
         input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
-        made = certification.find_certificate(workspace, run_dir, input_hash)
+        made = None if options.again else certification.find_certificate(workspace, run_dir, input_hash)
         if made is None:
             made = certification.certify_folder(workspace, folder, device, progress=progress, warn=warn)
             certification.store_certificate(workspace, made)
-        made = made.with_learning(run_dir)
-        _write(run_dir, made, warn)
+        elsewhere = (run_dir / verification.IMPORTED).exists()
+        made = verification.sign(workspace, replace(made.with_learning(run_dir), trained_elsewhere=elsewhere))
+        _write(workspace, run_dir, made, warn)
+    if elsewhere:
+        warn(f"{run_dir.name} was trained elsewhere: that its frozen tensors did not move in the trainer's memory, and "
+             "what it learned, is what its sender reported.")
+    return _result(run_dir.name, made, warn)
 
+
+def _certify_export(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Compute the certificate of an export from its files and the base model, and write it into the export."""
+    def warn(message: str) -> None:
+        reporter.emit(WarningRaised(message))
+
+    found, device = catalog.resolve(workspace, options.run), compute.setup_device(options.device)
+    subject = verification.Subject.of_export(found.folder)
+    with stage(reporter, "certificate"):
+        known = _own_certificate(workspace, subject)
+        if known is not None and not options.again:
+            return _result(found.name, known, warn)
+        progress = progress_callback(reporter, "Stopped. The export keeps its earlier certificate.")
+        records.check_export_files(found.folder)
+        files = verification.certified_files(subject)
+        made = certification.certify_export(workspace, found.folder, device, progress=progress, warn=warn)
+        verification.check_unchanged(subject, files)
+        made = verification.bind(workspace, made, files)
+        sums = records.read_export_sums(found.folder)
+        certificate.write(subject.certificate, made)
+        write_json(found.folder / EXPORT_SUMS, {**sums, CERTIFICATE: hash_file(subject.certificate)})
+    warn("What the trainer reported (frozen tensors in its memory, what was learned) is not part of an export, so it "
+         "is not proven.")
+    return _result(found.name, made, warn)
+
+
+def _own_certificate(workspace: Workspace, subject: verification.Subject) -> Certificate | None:
+    """The certificate that this workspace computed of these files, if there is one."""
+    with suppress(UserError):
+        proof = certificate.read(subject.certificate)
+        outcome = verification.verify_proof(workspace, subject, proof).outcome
+        if verification.is_own(workspace, proof) and not outcome.of_other_files:
+            return proof
+    return None
+
+
+def _result(name: str, made: Certificate, warn: Callable[[str], None]) -> Result:
     failed = ", ".join(made.failed())
     if failed:
         warn(f"The certificate has failed checks: {failed}.")
     unproven = ", ".join(check.name for check in made.checks if check.result == "not proven")
-    result: Result = {"run": run_dir.name, "step": step,
+    result: Result = {"run" if made.kind == "run" else "export": name, "step": made.step,
                       "certificate": (f"failed: {failed}" if failed else "passed")
                       + (f"; not proven: {unproven}" if unproven else ""),
                       "preservation": made.describe_preservation(), "learning": made.learning.value,
@@ -75,10 +125,11 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     return result
 
 
-def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> None:
+def _write(workspace: Workspace, run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> None:
     """Write the certificate, unless another checkpoint is selected now, or the run has a certificate that proves more.
 
-    A certificate with a failed check is always written, because its finding is newer.
+    Only one that this workspace computed of the same files can stand in its place. A certificate with a failed check is
+    always written, because its finding is newer.
     """
     with checkpoint_names.checkpoint_lock(run_dir):
         selected = pinned_names(run_dir).get(CHOICE) or checkpoints.read_ranking(run_dir).best
@@ -88,7 +139,8 @@ def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> Non
             return
         with suppress(UserError):  # there is no certificate yet, or a damaged one
             existing = certificate.read(run_dir / CERTIFICATE)
-            if existing.has_same_subject(made) and existing.proves_more(made) and not made.failed():
+            is_equal = existing.files == made.files and verification.is_own(workspace, existing)
+            if is_equal and existing.has_same_subject(made) and existing.proves_more(made) and not made.failed():
                 more = ", ".join(sorted(existing.proven() - made.proven()))
                 warn(f"The certificate is not written, because {run_dir.name} has one of step {made.step} that proves "
                      f"more ({more}).")

@@ -17,6 +17,7 @@ from config.schema import CompareOptions
 from core import compute
 from core.jobs.events import AudioGenerated, Plan, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
+from core.library import verification
 from core.model.loading import TTSModel
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
@@ -79,6 +80,9 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
         recogniser = load_recogniser_or_warn(workspace, finetuned,
                                              lambda message: reporter.emit(WarningRaised(message)),
                                              languages={language for language, _ in texts})
+    for reference in (options.base, options.finetuned):
+        if note := verification.spoken_note(workspace, reference):
+            reporter.emit(WarningRaised(note))
     if base.base_hash != finetuned.base_hash:
         reporter.emit(WarningRaised(f"{finetuned.ref} was not made from {base.ref}: base languages may differ."))
 

@@ -29,7 +29,7 @@ from config.schema import EvaluateOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import dataset_recognisers, evaluation_report, listening, records
+from core.library import dataset_recognisers, evaluation_report, listening, records, verification
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
@@ -136,6 +136,9 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         counts = ", ".join(f"{language_name(code)} {len(some)}" for code, some in sentences.items())
         reporter.emit(Plan((f"{pluralize(total, 'clip')} of {len(options.models)} models; sentences: {counts}.",),
                            {"clips": total}))
+    for name in options.models:
+        if note := verification.spoken_note(workspace, name.removesuffix(ROMANISED)):
+            warn(note)
     made: list[_MadeClip] = []
     with stage(reporter, "speak"):
         (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
@@ -171,7 +174,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
             if name.startswith("export:"):
                 export = resolve(workspace, name).folder
                 records.check_export_files(export)
-                evaluation_report.attach(export, reporter.directory, report, name)
+                evaluation_report.attach(export, reporter.directory, report, name, workspace)
                 write_sums(export)
     result: Result = {"clips": len(measured), "report": evaluation_report.HTML, "seconds": report.seconds}
     for name, by_language in estimates.items():

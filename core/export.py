@@ -29,11 +29,12 @@ from core.jobs.reporter import (
     progress_callback,
     stage,
 )
-from core.library import catalog, certificate, evaluation_report, learning, records
+from core.library import catalog, certificate, evaluation_report, learning, records, verification
 from core.library.catalog import CatalogEntry, find_entry, resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.learning import LearningReport
 from core.library.records import (
+    EXPORT_AGAIN_HINT,
     EXPORT_CARD,
     EXPORT_RECORD,
     EXPORT_SUMS,
@@ -49,10 +50,11 @@ from core.model.loading import (
     export_record,
     load_checkpoint,
     load_merged,
+    plain_tensors,
     write_earlier_trainings,
     write_sums,
 )
-from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training, whole_table
+from core.model.prefix import base_tensors, hash_tensors
 from core.proof import certification
 from core.speech import evaluation
 from core.speech.scoring import load_recogniser_or_warn
@@ -89,6 +91,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         records.check_export_files(target)
         if hash_file(target / EXPORT_SUMS) == note.read_text(encoding="utf-8"):
             proof = certificate.read(target / CERTIFICATE)
+            if (result := verification.verify_export(workspace, target)).outcome.of_other_files:
+                raise UserError(result.describe(), EXPORT_AGAIN_HINT)
             return _result(target, records.read_export_record(target), proof, _overridden(proof, options))
     run_ref = catalog.require_run(options.run)
     workspace.new_export(options.export)
@@ -150,12 +154,21 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         checks.insert(0, _reload_check(workspace, model, again, count))
         del model
         gc.collect()
-        proof = replace(proof, checks=(*proof.checks, *checks))
+        codec_check = certification.export_codec_check(workspace.model(record.origin.model), aside, again.family)
+        if codec_check.result == "failed":
+            raise UserError(f"The codec or vocoder of the export is not the base's: {codec_check.actual}.",
+                            "Download the base model again, then export again.")
+        of_checkpoint = (check for check in proof.checks if check.name != codec_check.name)
+        proof = replace(proof, kind="export", checks=(*of_checkpoint, codec_check, *checks))
         certificate.write(aside / CERTIFICATE, proof)
         samples = _write_samples(aside, again, texts, recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         if evaluated := evaluation_report.find(workspace, record.run, record.step):
             evaluation_report.attach(aside, *evaluated)
+        subject = verification.Subject.of_export(aside)
+        proof = verification.bind(workspace, certificate.read(subject.certificate),
+                                  verification.certified_files(subject))
+        certificate.write(subject.certificate, proof)
         write_sums(aside)
         records.check_export_files(aside)
         note.write_text(hash_file(aside / EXPORT_SUMS), encoding="utf-8")
@@ -182,6 +195,9 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     """
     input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
     known = certification.find_certificate(workspace, folder.parent.parent, input_hash)
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    subject = verification.Subject.of_checkpoint(workspace, folder, record)
+    files = () if known else verification.certified_files(subject)
     inputs = None if known else certification.load_certificate_inputs(
         workspace, folder, device, certification.SENTENCES, input_hash,
         lambda message: reporter.emit(WarningRaised(message)))
@@ -195,14 +211,21 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
         reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
-        return known.with_learning(folder.parent.parent), model, count
+        return _with_training(known, folder.parent.parent), model, count
     assert inputs is not None
     if not speak:
         reporter.emit(WarningRaised("It is exported before its certificate is complete: the error rates are "
                                     f"{certificate.NOT_PROVEN_YET}. Export it again when they are."))
     proof = certification.compute_certificate(inputs, count.part(size))
+    verification.check_unchanged(subject, files)
+    proof = verification.bind(workspace, proof, files)
     certification.store_certificate(workspace, proof)
-    return proof.with_learning(folder.parent.parent), model, count
+    return _with_training(proof, folder.parent.parent), model, count
+
+
+def _with_training(proof: Certificate, run_dir: Path) -> Certificate:
+    """`proof` with what the training measured, and whether it was in another workspace."""
+    return replace(proof.with_learning(run_dir), trained_elsewhere=(run_dir / verification.IMPORTED).exists())
 
 
 def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, proof: Certificate) -> ExportRecord:
@@ -218,12 +241,6 @@ def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, 
                         evaluation.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.lm.module)) if model.changed else "",
                         records.strip_folder(found.recogniser), found.recogniser_language, model.text_library)
-
-
-def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
-    """The language model under the base's names without adapters; each text table is one table again."""
-    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_of_earlier_training(name)}
-    return {**tensors, **{table: whole_table(model.lm.module, table) for table in model.lm.text_tables}}
 
 
 def _probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
@@ -396,7 +413,9 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         "## What was learned", _learned(certificate),
         "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
-        "The certificate was computed from these files when the export was made: `certificate.json`.",
+        "The certificate was computed from these files when the export was made: `certificate.json`. "
+        f"{verification.NO_PROOF_OF_ORIGIN} Compare it with the files: `python -m scripts.certify --check "
+        f"export:{record.name}`. Compute it again: `python -m scripts.certify --again --run export:{record.name}`.",
         "## Data and licence",
         f"- Base model: {base.title}, licence {base.licence}.\n"
         f"- Dataset `{record.dataset}`: {facts.dataset_clips}, from {facts.dataset_source}"

@@ -25,8 +25,10 @@ from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.job import load_job
 from core.jobs.reporter import Reporter, pluralize, size_text, stage
 from core.jobs.state import JobReader, JobState
-from core.library import catalog
+from core.library import catalog, verification
+from core.library.certificate import CERTIFICATE
 from core.library.records import read_export_sums, read_model_record
+from core.library.verification import IMPORTED, Outcome
 from core.sources.downloader import DownloadProgress
 from core.submission import storage
 from core.submission.storage import MADE_FROM, Item
@@ -37,7 +39,8 @@ MANIFEST = "lisan.json"
 FORMAT = 1
 MOST_MANIFEST_BYTES = foreign.RECORD_BYTES
 PACKED_KINDS = ("run", "export", "extension", "dataset", "model")
-LEFT_OUT = ("lock", "stop", "queue_position")  # of a run: they say what its process does, not what it made
+LEFT_OUT = ("lock", "stop", "queue_position", IMPORTED)
+"""Of a run: files that say what its process does and where it came from, not what it made."""
 HEADER_BYTES = tarfile.BLOCKSIZE
 SPARE_BYTES = 200_000_000  # left free on the disk
 _STOPPED = "Stopped on request: no archive was written."
@@ -91,6 +94,7 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
     for item in items:
         if item.kind == "export":
             _check_export(workspace, item, files)
+    outcome = _check_certificate(workspace, main, files, reporter)
     manifest = Manifest(tuple(items), tuple(files), missing)
     reporter.emit(Plan((f"{', '.join(item.reference for item in items)}: {pluralize(len(files), 'file')}, "
                         f"{size_text(total)}.", *(f"Not packed: {name}. {how}" for name, how in missing.items())),
@@ -107,7 +111,37 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
         os.fsync(archive.fileno())
     return {"archive": target.name, "item": main.reference, "files": len(files), "bytes": target.stat().st_size,
             "packed": ", ".join(item.reference for item in items), "missing": ", ".join(missing),
-            "path": str(target)}
+            "path": str(target), **({"certificate": outcome.value} if outcome else {})}
+
+
+def _check_certificate(workspace: Workspace, main: Item, files: Sequence[PackedFile],
+                       reporter: Reporter) -> Outcome | None:
+    """What the certificate says of the files; None without one. `UserError` for an export with other files.
+
+    The hashes are those of the files that are packed. Who imports the archive can see that it is of other files, and
+    that it was not computed there.
+    """
+    folder = main.path(workspace)
+    if not (folder / CERTIFICATE).exists():
+        return None
+    hashes = {workspace.path / one.path: one.sha256 for one in files}
+
+    def hash_one(path: Path) -> str:
+        return hashes.get(path) or hash_file(path)
+
+    try:
+        result = (verification.verify_export if main.kind == "export" else verification.verify_run)(
+            workspace, folder, hash_one)
+    except UserError as error:
+        if main.kind == "export":
+            raise
+        reporter.emit(WarningRaised(error.message))
+        return None
+    if main.kind == "export" and result.outcome is Outcome.OTHER_FILES:
+        raise UserError(f"{result.describe()} It is not packed.", result.hint)
+    if result.outcome is not Outcome.PASSED:
+        reporter.emit(WarningRaised(result.describe()))
+    return result.outcome
 
 
 def _check_export(workspace: Workspace, item: Item, files: Sequence[PackedFile]) -> None:

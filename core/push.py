@@ -1,7 +1,7 @@
 """Upload an export to a repository of the hub, as one commit. Never loads torch.
 
-Only an export whose files are unchanged, whose certificate has no failed check and whose card says what the licences
-of its base ask for leaves the machine. Large files go
+Only an export whose certificate was computed by this workspace from exactly these files, has no failed check, and whose
+card says what the licences of its base ask for leaves the machine. Large files go
 first, one after the other, and the commit comes last: an upload that breaks off changes nothing in the repository, and
 what the hub has is not sent again. `huggingface_hub` uploads in a thread, so that a stop is seen while it hangs.
 """
@@ -21,10 +21,10 @@ from config.errors import UserError
 from config.schema import PushOptions
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
-from core.library import certificate, records
+from core.library import certificate, records, verification
 from core.library.catalog import find_entry
-from core.library.certificate import CERTIFICATE
-from core.library.records import EXPORT_AGAIN_HINT, EXPORT_CARD, EXPORT_RECORD, EXPORT_SUMS
+from core.library.records import EXPORT_AGAIN_HINT, EXPORT_CARD, EXPORT_SUMS
+from core.library.verification import Outcome
 from core.sources.downloader import DownloadProgress
 from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers, check_repository_name
 from core.workspace import Workspace
@@ -51,10 +51,10 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
         raise UserError("HF_TOKEN is not set: the hub must know who pushes.", _token_hint(hub))
     folder = workspace.export(options.export)
     with stage(reporter, "verify"):
-        check_certificate(folder)
-        check_notices(folder)
         names = [*records.read_export_sums(folder), EXPORT_SUMS]
         records.check_export_files(folder)
+        check_notices(folder)
+        check_certificate(workspace, folder)
         check_no_link_out(folder, EXPORT_SUMS)
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
@@ -70,24 +70,24 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
             "files": len(names), "bytes": total, "public": upload.public}
 
 
-def check_certificate(folder: Path) -> None:
-    """Raise `UserError` for a certificate with a failed check or none that passed, an incomplete one, or another."""
-    proof = certificate.read(folder / CERTIFICATE)
-    record = records.read_export_record(folder)
-    if failed := proof.failed():
+def check_certificate(workspace: Workspace, folder: Path) -> None:
+    """Raise `UserError` unless the certificate is complete, of exactly these files, and computed by this workspace."""
+    result = verification.verify_export(workspace, folder)
+    if failed := result.proof.failed():
         raise UserError(
             f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
             "Train again, and push a voice whose certificate has no failed check.",
         )
-    if not proof.complete:
+    if not result.proof.complete:
         raise UserError(f"The error rates of {folder.name} are {certificate.NOT_PROVEN_YET}: it was exported before "
                         "its certificate was complete. It is not pushed.",
                         "Compute the certificate of its run, then export it again: python -m scripts.export.")
-    if not any(check.result == "passed" for check in proof.checks):
-        raise UserError(f"The certificate of {folder.name} has no check that passed.", EXPORT_AGAIN_HINT)
-    mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
-    if (proof.run, proof.step, proof.base_hash, proof.fingerprint) != mine:
-        raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / EXPORT_RECORD}.", EXPORT_AGAIN_HINT)
+    if result.outcome is not Outcome.PASSED:
+        raise UserError(f"{result.describe()} It is not pushed.", f"{EXPORT_AGAIN_HINT} {result.hint}")
+    sums = records.read_export_sums(folder)
+    if unlisted := [file.path for file in result.proof.files if file.path not in sums]:
+        raise UserError(f"{folder / EXPORT_SUMS} does not list {', '.join(unlisted[:3])}, which the certificate is of.",
+                        EXPORT_AGAIN_HINT)
 
 
 def check_notices(folder: Path) -> None:

@@ -13,6 +13,7 @@ from config.schema import SynthesizeOptions
 from core import compute
 from core.jobs.events import CLIPS_ARCHIVE, AudioGenerated, Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.library import verification
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import ModelCache
@@ -41,6 +42,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     plan = (f"{many}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
             f"{loaded.precision}{'; already loaded' if loaded.cached else ''}.")
     reporter.emit(Plan((plan,), {"clips": len(texts), "chunks": count, "loaded": 0 if loaded.cached else 1}))
+    if note := verification.spoken_note(workspace, options.voice_model):
+        reporter.emit(WarningRaised(note))
     if unused := unused_controls(options.sound, model.family):
         reporter.emit(WarningRaised(f"{', '.join(unused)}: no effect, because {model.family.name} has no such "
                                     "control."))

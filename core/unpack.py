@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path, PurePosixPath
@@ -20,8 +21,10 @@ from core.jobs.events import Plan, Result, Stopped, WarningRaised, append_event
 from core.jobs.job import load_job_directory
 from core.jobs.reporter import Reporter, size_text, stage
 from core.jobs.state import JobReader
-from core.library import records
+from core.library import records, verification
+from core.library.certificate import CERTIFICATE
 from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library.verification import Outcome
 from core.pack import (
     FORMAT,
     HEADER_BYTES,
@@ -39,7 +42,7 @@ from core.sources.downloader import DownloadProgress
 from core.submission.storage import Item, parse
 from core.workspace import Workspace, resolve_inside
 from data import manifest as dataset_manifest
-from data.durable_files import BLOCK_BYTES, atomic_directory, hash_file
+from data.durable_files import BLOCK_BYTES, atomic_directory, hash_file, write_json
 
 _HINT = "Take an archive that was packed by Lisan (python -m scripts.pack), or pack and copy it again."
 _STOPPED = "Stopped on request: nothing was imported."
@@ -92,11 +95,27 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
     for line in missing:
         reporter.emit(WarningRaised(f"Not in the archive, and not here: {line}"))
     main = manifest.items[0]
-    return {"item": f"{main.kind}:{names[main]}",
+    outcome = _verify(workspace, main, names[main], reporter)
+    return {**({"certificate": outcome.value} if outcome else {}),
+            "item": f"{main.kind}:{names[main]}",
             "imported": ", ".join(f"{item.kind}:{names[item]}" for item in written),
             "here_already": ", ".join(item.reference for item in there), "files": len(manifest.files),
             "bytes": total, "missing": ", ".join(name for name in manifest.missing
                                                  if not parse(name).path(workspace).exists())}
+
+
+def _verify(workspace: Workspace, main: Item, name: str, reporter: Reporter) -> Outcome | None:
+    """What the certificate says of what was imported, with a warning unless it passed; None if it has none."""
+    folder = resolve_inside(_home(workspace, main), name)
+    try:
+        result = (verification.verify_export if main.kind == "export" else verification.verify_run)(workspace, folder)
+    except UserError as error:
+        if (folder / CERTIFICATE).exists():
+            reporter.emit(WarningRaised(error.message))
+        return None
+    if result.outcome is not Outcome.PASSED:
+        reporter.emit(WarningRaised(f"{result.describe()} {result.hint}"))
+    return result.outcome
 
 
 def _refusal(path: Path, error: Exception) -> UserError:
@@ -226,6 +245,7 @@ def _check_item(item: Item, folder: Path) -> None:
                 records.read_record(path, CheckpointRecord)
             if JobReader(job).state(worker_alive=False).interrupted:  # else the app would resume it by itself
                 append_event(job.journal, Stopped("Stopped before it was packed."))
+            write_json(folder / verification.IMPORTED, {"imported_at": time.time()})
         case "export":
             records.check_export_files(folder)
             records.read_export_record(folder)

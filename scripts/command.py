@@ -275,6 +275,11 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
                 "; options beside it that may change replace those of the run; ID@STEP returns to an earlier "
                 "checkpoint with its optimizer, and later ones go to the bin" if verb == "train" else "")))
         parser.add_argument("--name", help="name of the run (default: verb and time)")
+    if verb == "certify":  # `scripts.certify` reads it
+        parser.add_argument("--check", metavar="REFERENCE",
+                            help="run:ID or export:NAME, instead of these options: compare the certificate with the "
+                                 "files, in seconds and without a job. Exit code 0 only if this workspace computed it, "
+                                 "it is complete, and it belongs to exactly these files")
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
                             help="end after the last step, also when resumed; python -m scripts.certify certifies the "

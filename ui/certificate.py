@@ -13,9 +13,10 @@ from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
-from core.library import learning
+from core.library import learning, verification
 from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
+from core.library.verification import Outcome, Verification
 from core.workspace import free_name
 from ui import job_views, records, verb_form
 from ui.form import parse
@@ -84,12 +85,27 @@ def build(page: Page) -> None:
         job = _proof_job(view, _chosen(page, view))
         return job if job is not None and job.alive else None
 
-    live.panel(compute, lambda view: gr.update(visible=unproven_run(view) is not None and living_proof(view) is None),
+    live.panel(compute, lambda view: gr.update(visible=_may_be_computed(page, view) and living_proof(view) is None),
                "certificate")
     live.panel(unproven, lambda view: gr.update(visible=unproven_run(view) is not None), "certificate")
     live.show_when(stop, living_proof, lambda job: job.status != "stopping", "certificate")
     page.on(compute.click, lambda reference: _compute(page, reference), [subject], [proof_notice])
     page.on(stop.click, lambda reference: _stop(page, reference), [subject], [proof_notice])
+
+
+def _may_be_computed(page: Page, view: View) -> bool:
+    """Whether the chosen run or export has no certificate that this workspace computed of these files."""
+    reference = _chosen(page, view)
+    if not reference:
+        return False
+    state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
+    if state is not None and records.is_unproven(state):
+        return True
+    try:
+        result = records.verify(page.workspace, reference)
+    except UserError:  # there is none, or it is damaged
+        return True
+    return result is not None and result.outcome not in (Outcome.PASSED, Outcome.FAILED)
 
 
 def _subjects(page: Page, view: View) -> object:
@@ -136,17 +152,47 @@ def _proof(page: Page, view: View) -> Html:
         return job_views.empty("No certificate yet. Each finished run has one.")
     state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
     unproven = state is not None and records.is_unproven(state)
-    proof = None if unproven else read(records.certificate_path(page.workspace, reference))
     job = _proof_job(view, reference)
-    if proof is None:
-        outcome = job_views.learning_view(records.learning_report(state)) if state is not None else NOTHING
+    if unproven:
+        outcome = job_views.learning_view(
+            records.learning_report(state), claimed=records.is_imported(state)) if state is not None else NOTHING
         return join((not_proven_view(reference, job), outcome, job_views.job_card(job) if job else NOTHING))
-    return join((job_views.job_card(job) if job and job.alive else NOTHING, certificate_view(proof)))
+    result = records.verify(page.workspace, reference)
+    shown = verified_view(result) if result else div(
+        "verdict unsure", element("strong", "Comparing the files with the certificate"),
+        paragraph("They are read once, and again when they change."))
+    return join((job_views.job_card(job) if job and job.alive else NOTHING, shown))
+
+
+def verified_view(result: Verification) -> Html:
+    """The certificate beside what it says of the files that are there now."""
+    proof, outcome = result.proof, result.outcome
+    about = [paragraph(verification.NO_PROOF_OF_ORIGIN, class_="small")]
+    if proof.trained_elsewhere:
+        about.append(paragraph("The run was trained elsewhere. That its frozen tensors did not move in the trainer's "
+                               "memory, and what it learned, is what its sender reported.", class_="small"))
+    if outcome is Outcome.PASSED:
+        about.insert(0, paragraph(f"It belongs to these {pluralize(len(proof.files), 'file')}: sizes and hashes are "
+                                  f"those that it lists. This workspace computed it.", class_="small"))
+        return join((certificate_view(proof), *about))
+    if outcome is Outcome.FAILED:
+        return join((certificate_view(proof), *about))
+    tone = "bad" if outcome.bad else "unsure"
+    title = {Outcome.OTHER_FILES: "Certificate of other files", Outcome.INCOMPLETE: "Incomplete certificate"}.get(
+        outcome, "Computed by the sender, not verified here")
+    banner = div(f"verdict {tone}", element("strong", title), paragraph(result.reason), paragraph(
+        "To compute it here from the files: Compute certificate, or ",
+        element("code", f"python -m scripts.certify --again --run {result.reference.partition('@')[0]}"), "."))
+    if outcome is Outcome.SENDER:
+        said = certificate_view(proof, claimed=True)
+        return join((banner, *about, element("h3", "What the sender says"), said))
+    return join((banner, *about, _about(proof)))
 
 
 def _proof_job(view: View, reference: str) -> JobState | None:
-    """The newest job that certifies a run."""
-    return next((state for state in view.jobs if state.certifies and f"run:{state.certifies}" == reference), None)
+    """The newest job that certifies a run or an export."""
+    return next((state for state in view.jobs if state.verb == "certify"
+                 and str(state.job.settings.get("run", "")).partition("@")[0] == reference), None)
 
 
 def not_proven_view(reference: str, job: JobState | None) -> Html:
@@ -157,8 +203,8 @@ def not_proven_view(reference: str, job: JobState | None) -> Html:
                paragraph(f"Whether the old languages are unchanged is not known yet. {how}"))
 
 
-def certificate_view(proof: Certificate) -> Html:
-    """Result, error rates by language, checks with hashes, and the run."""
+def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
+    """Result, error rates by language, checks with hashes, and the run; `claimed`: by a sender, so nothing is green."""
     failed = proof.failed()
     counted = [check for check in proof.checks if check.result in ("passed", "failed")]
     new = _new_language_line(proof)
@@ -191,19 +237,23 @@ def certificate_view(proof: Certificate) -> Html:
             compared = f"{compared} Of others nothing was compared ({languages})."
         if proof.base_files == "unknown":
             tone, headline = "unsure", f"{headline}, unknown base"
+        tone = "unsure" if claimed else tone
         banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared),
                      paragraph(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.") if proof.base_note else NOTHING)
-    about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
-                             ("Base model", proof.model), ("Base files", proof.base_files),
-                             ("Created", job_views.clock(proof.created))])
     if proof.preservation.bad and not failed:
         banner = div("verdict bad", element("strong", f"Old languages: {proof.describe_preservation()}"),
                      paragraph(headline))
+    learned = job_views.learning_view(proof.learning_report, claimed=claimed or proof.trained_elsewhere)
     halves = div("halves", element("section", element("h2", "Old languages"), banner, class_="half old"),
-                 element("section", element("h2", "New language"), job_views.learning_view(proof.learning_report),
-                         paragraph(new), class_="half new"))
+                 element("section", element("h2", "New language"), learned, paragraph(new), class_="half new"))
     return join((halves, _errors(proof.errors), element("h2", "Checks"),
-                 div("checks", *(_check(check) for check in proof.checks)), about))
+                 div("checks", *(_check(check, claimed=claimed) for check in proof.checks)), _about(proof)))
+
+
+def _about(proof: Certificate) -> Html:
+    return job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
+                            ("Base model", proof.model), ("Base files", proof.base_files),
+                            ("Created", job_views.clock(proof.created))])
 
 
 def _new_language_line(proof: Certificate) -> str:
@@ -222,8 +272,10 @@ def _new_language_line(proof: Certificate) -> str:
     return f"{said}.{trained}"
 
 
-def _check(check: CertificateCheck) -> Html:
+def _check(check: CertificateCheck, *, claimed: bool = False) -> Html:
     tone, mark = _TONES[check.result]
+    if claimed and check.result == "passed":
+        tone, mark = _TONES["measured"]
     return div(f"check {tone}", span("mark", mark), div(
         "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.result)),
         paragraph(check.what), _values(check)))
@@ -266,9 +318,9 @@ def _failed(page: Page, reference: str) -> tuple[str, ...]:
 
 
 def _compute(page: Page, reference: str) -> Sequence[object]:
-    """Start the job that certifies the chosen run."""
-    if not (reference or "").startswith("run:"):
-        raise UserError("No run is chosen.", "Choose a run; an export keeps the certificate it was made with.")
+    """Start the job that certifies the chosen run or export."""
+    if not (reference or "").startswith(("run:", "export:")):
+        raise UserError("No run and no export is chosen.", "Choose one; a base model has no certificate.")
     job = page.start("certify", parse(CertifyOptions, {"run": reference}))
     return [page.started_notice(job)]
 
@@ -276,7 +328,8 @@ def _compute(page: Page, reference: str) -> Sequence[object]:
 def _stop(page: Page, reference: str) -> Sequence[object]:
     """Stop the job that certifies the chosen run."""
     for state in page.live.board.states():
-        if state.alive and state.certifies and f"run:{state.certifies}" == reference:
+        if state.alive and state.verb == "certify" and \
+                str(state.job.settings.get("run", "")).partition("@")[0] == reference:
             control.stop(state.job)
     return [job_views.notice("Stopping. The run can be used; Compute certificate continues at the same sentence.")]
 

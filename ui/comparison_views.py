@@ -22,6 +22,7 @@ from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library.certificate import Certificate
+from core.library.verification import Outcome, Verification
 from ui import job_views, media
 from ui.job_views import error_badge
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, shortened, span, table
@@ -100,6 +101,13 @@ def download_view(state: JobState, blind: bool) -> Html:
         return NOTHING
     return paragraph(element("a", f"Download {pluralize(len(state.audio), 'clip')} and their table (ZIP)",
                              href=media.clips_url(state.id), download=True), class_="small download")
+
+
+def verification_view(result: Verification | None) -> Html:
+    """A line about the certificate of the model that speaks, unless it passed or its files are still being read."""
+    if result is None or result.outcome is Outcome.PASSED:
+        return NOTHING
+    return job_views.notice(result.describe(), "bad" if result.outcome.bad else "wait")
 
 
 def means_view(proof: Certificate, language: str) -> Html:

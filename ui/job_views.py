@@ -137,9 +137,12 @@ def status_tone(state: JobState) -> str:
     return _LEARNING_TONE[outcome] if outcome else _STATUS_TONE[state.status]
 
 
-def learning_view(report: LearningReport) -> Html:
-    """The outcome of a training in words, what to do, and the values that it was decided from."""
-    tone = {"good": "good", "bad": "bad", "wait": "unsure"}[_LEARNING_TONE[report.learning]]
+def learning_view(report: LearningReport, *, claimed: bool = False) -> Html:
+    """The outcome of a training in words, what to do, and the values that it was decided from.
+
+    `claimed`: as a sender reported it, so that nothing is green.
+    """
+    tone = {"good": "unsure" if claimed else "good", "bad": "bad", "wait": "unsure"}[_LEARNING_TONE[report.learning]]
     words = learning.describe_report(report)
     advice = learning.advise(report)
     rows = learning.measurement_rows(report)

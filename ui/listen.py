@@ -17,6 +17,7 @@ from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import certificate, model_info
 from core.library.catalog import resolve
+from core.library.verification import Outcome
 from ui import comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
@@ -197,10 +198,16 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
     kind, _, name = reference.partition(":")
     name, _, step = name.partition("@")
     if kind == "run" and (run := view.job(name)) is not None:
-        return job_views.learning_view(records.learning_report(run, int(step) if step.isdigit() else None))
+        report = records.learning_report(run, int(step) if step.isdigit() else None)
+        return job_views.learning_view(report, claimed=records.is_imported(run))
     path = records.certificate_path(page.workspace, reference)
     if kind == "export" and path.is_file():
-        return job_views.learning_view(certificate.read(path).learning_report)
+        result = records.verify(page.workspace, reference)
+        warning = comparison_views.verification_view(result)
+        if result is None or result.outcome.of_other_files:
+            return warning
+        claimed = result.outcome is Outcome.SENDER or result.proof.trained_elsewhere
+        return join((warning, job_views.learning_view(result.proof.learning_report, claimed=claimed)))
     return NOTHING
 
 
@@ -216,7 +223,11 @@ def _means(page: Page, state: JobState) -> Html:
         return NOTHING
     codes = dict.fromkeys([code for code, _ in comparison_views.texts_of(state)] + [clip.language for clip in
                                                                                     state.audio])
-    return join(comparison_views.means_view(proof, code) for code in codes)
+    result = records.verify(page.workspace, name)
+    warning = comparison_views.verification_view(result) if name.startswith("run:") else NOTHING  # else in `_outcome`
+    if result is None or result.outcome.of_other_files:
+        return warning
+    return join((warning, *(comparison_views.means_view(proof, code) for code in codes)))
 
 
 def parts_view(page: Page, view: View) -> Html:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import heapq
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from config import foreign
+from config.errors import UserError
 from core.jobs.state import JobState
+from core.library import verification
 from core.library.catalog import run_checkpoint
 from core.library.certificate import CERTIFICATE, NOT_PROVEN_YET
 from core.library.learning import LearningReport, read_report
+from core.library.verification import HashFile, NotHashed, Verification, hash_cache
 from core.workspace import Workspace
 
 _RECORDINGS_CER = re.compile("error_(.+)_recordings")
@@ -155,6 +160,41 @@ def certificate_path(workspace: Workspace, reference: str) -> Path:
     return (workspace.runs if kind == "run" else workspace.exports) / name / CERTIFICATE
 
 
+_INLINE_BYTES = 64 << 20  # read at once by the page; more is read beside it
+_HASHING = ThreadPoolExecutor(1, "hash")
+_WAITING: set[tuple[Path, str]] = set()
+
+
+def verify(workspace: Workspace, reference: str) -> Verification | None:
+    """The certificate of `run:ID` or `export:NAME` beside its files; None while large ones are read for the first time.
+
+    `UserError` if there is none, or it is damaged. A run's certificate is verified with the checkpoint that it names.
+    """
+    cache = hash_cache(workspace)
+    try:
+        return _verify(workspace, reference, cache.at_most(_INLINE_BYTES))
+    except NotHashed:
+        key = workspace.path, reference
+        if key not in _WAITING:
+            _WAITING.add(key)
+            _HASHING.submit(_hash_files, key, workspace, reference)
+        return None
+
+
+def _verify(workspace: Workspace, reference: str, hash_one: HashFile) -> Verification:
+    path = certificate_path(workspace, reference)
+    verify_folder = verification.verify_run if reference.startswith("run:") else verification.verify_export
+    return verify_folder(workspace, path.parent, hash_one)
+
+
+def _hash_files(key: tuple[Path, str], workspace: Workspace, reference: str) -> None:
+    try:
+        with suppress(UserError, OSError):  # the page says what is wrong when it asks again
+            _verify(workspace, reference, hash_cache(workspace))
+    finally:
+        _WAITING.discard(key)
+
+
 @foreign.cached_by_file(4096)
 def proven_step(certificate: Path) -> int | None:
     """The step that the certificate of a run is of; None where there is none that can be read."""
@@ -170,6 +210,11 @@ def is_unproven(state: JobState) -> bool:
 def unproven_note(state: JobState) -> str:
     """A note to append to a run's name while the checkpoint that it refers to has no certificate; else empty."""
     return f", {NOT_PROVEN_YET}" if is_unproven(state) else ""
+
+
+def is_imported(state: JobState) -> bool:
+    """Whether a run came from another workspace, so that what its trainer reported is its sender's word."""
+    return (state.job.directory / verification.IMPORTED).exists()
 
 
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:

@@ -29,9 +29,14 @@ def checkpoint_steps(run_dir: Path) -> list[int]:
                   and number.isdigit() and len(number) < 13 and path.is_dir())
 
 
+def step_folder(step: int) -> str:
+    """The name of the folder of the checkpoint of `step`."""
+    return f"step-{step:06d}"
+
+
 def folder_of(run_dir: Path, step: int) -> Path:
     """The folder of the checkpoint of `step`."""
-    return run_dir / CHECKPOINTS / f"step-{step:06d}"
+    return run_dir / CHECKPOINTS / step_folder(step)
 
 
 def resume_point(job: Job) -> str:

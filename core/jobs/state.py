@@ -137,10 +137,11 @@ class JobState:
 
     @property
     def certifies(self) -> str:
-        """The id of the run that this job certifies; empty for other jobs."""
-        if self.verb != "certify":
+        """The id of the run that this job certifies; empty for other jobs, also for one that certifies an export."""
+        reference = str(self.job.settings.get("run", ""))
+        if self.verb != "certify" or not reference.startswith("run:"):
             return ""
-        return str(self.job.settings.get("run", "")).removeprefix("run:").partition("@")[0]
+        return reference.removeprefix("run:").partition("@")[0]
 
     @property
     def has_device(self) -> bool:

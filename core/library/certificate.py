@@ -23,19 +23,25 @@ from core.library.learning import LanguageOutcome, Learning, LearningReport
 from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
+FOLDER = "certificates"
+"""In the workspace's cache: certificates and scores for later use."""
 NOT_PROVEN_YET = "not proven yet"
 """Shown for a run whose certificate is not complete yet."""
 ERROR_RATES = "character_error_rates"
 """The check that names the error rate of each language, or why it was not measured."""
 BASE_LANGUAGES = "base_languages"
 """The check that every base language is among the samples of the others, or which ones are not, and why."""
+CODEC = "codec_and_vocoder"
+"""The check that codec, vocoder and all other weights beside the language model are those of the base."""
 CHECKS = ("prefix_rows", "frozen_tensors", "changed_tensors", "frozen_in_training", "base_logits", BASE_LANGUAGES,
-          "base_tokens", "front_end", ERROR_RATES)
+          "base_tokens", "front_end", CODEC, ERROR_RATES)
 """What `core.proof.certification` computes; `changed_tensors` in scope `full` alone."""
 _RATE = "error rate of "
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 BaseIdentity = Literal["published", "unlisted", "unknown", "not compared"]
 """Whether the base's files are the published ones; `unlisted`: no published hash is known of some, and none differs."""
+CertificateKind = Literal["run", "export", "restored", "recomputed"]
+"""What was certified: a checkpoint, its export, an export of the doctor, or an export alone (`certify --again`)."""
 _BROKEN_CER = 0.2  # rise of a base language's CER with which it no longer works
 
 
@@ -63,6 +69,16 @@ class CertificateCheck:
     expected: str
     actual: str
     what: str  # what is checked, as a sentence
+
+
+@dataclass(frozen=True)
+class CertifiedFile:
+    """A file that the certificate belongs to: of the run or export, or of its base model."""
+
+    path: str  # in the folder of the run, of the export or of the base model
+    size: int  # bytes
+    sha256: str
+    of_base: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,11 @@ class Certificate:
     base_note: str = ""  # which files are unknown or not listed; empty: none
     learning: Learning = Learning.NOT_MEASURED
     learning_languages: tuple[LanguageOutcome, ...] = ()  # what the outcome was decided from
+    kind: CertificateKind = "run"
+    files: tuple[CertifiedFile, ...] = ()  # every file that it belongs to, see `core.library.verification`
+    required_checks: tuple[str, ...] = ()  # names of all checks that a certificate of this kind and scope has
+    trained_elsewhere: bool = False  # what the trainer reported (frozen tensors in memory, learning) is its sender's
+    signature: str = ""  # by the key of the workspace that computed it
 
     @property
     def learning_report(self) -> LearningReport:
@@ -187,6 +208,7 @@ class Certificate:
 
 
 _MOST_BYTES, _MOST_ROWS = 16 << 20, 2000  # an error rate for each language; a panel shows every row
+MOST_FILES = 20_000  # a base model may come with thousands of recordings
 
 
 def write(path: Path, certificate: Certificate) -> None:
@@ -205,5 +227,8 @@ def read(path: Path) -> Certificate:
     certificate = loading.read_record(path, Certificate, "It is damaged. Export the run again.")
     if (count := max(len(certificate.checks), len(certificate.errors))) > _MOST_ROWS:
         raise UserError(f"{path} has {count} checks or error rates; a certificate has at most {_MOST_ROWS}.",
+                        "It was not written by Lisan. Compute it again.")
+    if len(certificate.files) > MOST_FILES:
+        raise UserError(f"{path} lists {len(certificate.files)} files; a certificate lists at most {MOST_FILES}.",
                         "It was not written by Lisan. Compute it again.")
     return certificate

@@ -7,6 +7,7 @@ files of a checkpoint or an export must be those that were saved. An export need
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from core.model.prefix import (
     base_tensors,
     extend_tables,
     hash_tensors,
+    is_of_earlier_training,
     rows_name,
     tokens_of_table,
     whole_table,
@@ -375,6 +377,12 @@ def write_sums(folder: Path) -> None:
     (folder / EXPORT_SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
+def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
+    """The language model under the base's names without adapters; each text table is one table again."""
+    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_of_earlier_training(name)}
+    return {**tensors, **{table: whole_table(model.lm.module, table) for table in model.lm.text_tables}}
+
+
 def load_export(folder: Path, device: torch.device) -> TTSModel:
     """The model of an export, from the export's own files alone."""
     check_export_files(folder)
@@ -413,23 +421,21 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
 
 
 def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
-    """The model in the file `merged` of an export that is still being written: without adapters, all rows as new ones.
+    """The model in the file `merged` of an export: without adapters, all rows as new ones.
 
-    While it is loaded the file gets the name of the plain one, as in a program that does not know adapters.
+    It is loaded from a folder of links in which it has the name of the plain one, as in a program that does not know
+    adapters.
     """
     record = read_export_record(folder)
     family = family_named(record.origin.family)
-    plain, other = family.language_model_file(folder), folder / merged
-    renamed = plain.with_name(f"{plain.name}.plain")
-
-    # The loader reads the file of the usual name, so the two change places for a moment.
-    plain.rename(renamed)
-    other.rename(plain)
-    try:
-        split = _split_export(folder, record.origin, device)
-    finally:
-        plain.rename(other)
-        renamed.rename(plain)
+    plain = family.language_model_file(folder)
+    with tempfile.TemporaryDirectory(prefix="lisan-merged-") as name:
+        links = Path(name)
+        for path in folder.iterdir():
+            if path.name not in (plain.name, merged):
+                (links / path.name).symlink_to(path.absolute())
+        (links / plain.name).symlink_to((folder / merged).absolute())
+        split = _split_export(links, record.origin, device)
     base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, split.lm,
                     _base_front_end(split.front_end), device, text_library=record.text_library)
 
@@ -496,7 +502,16 @@ def write_earlier_trainings(folder: Path, model: TTSModel) -> None:
 
 def _add_earlier_training(base: TTSModel, front_end: FrontEnd, record: EarlierTrainingRecord,
                           rows: Mapping[str, torch.Tensor], folder: Path) -> TTSModel:
-    """`base` with the result of one more training, frozen; `folder` holds its adapters and decoder, if it has some."""
+    """`base` with the result of one more training, frozen; `folder` holds its adapters and decoder, if it has some.
+
+    `UserError` if its record names other languages than its front-end adds: its adapters would then act on those of the
+    base, and a certificate would compare the model with a base that has the same adapters.
+    """
+    added = {code for code in front_end.languages if code not in base.front_end.languages}
+    if set(record.languages) != added:
+        raise UserError(f"An earlier training of the model names the languages {', '.join(record.languages)}; its "
+                        f"tokenizer adds {', '.join(sorted(added)) or 'none'}.",
+                        "Do not use it: it was tampered with.")
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
     adapter, decoder = folder / records.ADAPTER, folder / records.DECODER

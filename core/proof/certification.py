@@ -23,15 +23,24 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from config import foreign
 from config.errors import UserError
 from config.languages import language_name
 from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import certificate, dataset_recognisers, published, records
+from core.library import catalog, certificate, dataset_recognisers, published, records, verification
 from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
-from core.model.loading import TTSModel, load_checkpoint, load_extension, model_before
+from core.model.loading import (
+    TTSModel,
+    load_checkpoint,
+    load_export,
+    load_extension,
+    load_merged,
+    model_before,
+    plain_tensors,
+)
 from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
@@ -42,9 +51,17 @@ from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data import manifest
-from data.durable_files import append_text, hash_file, hash_tree, write_bytes
+from data.durable_files import (
+    ExpectedFile,
+    append_text,
+    find_faults,
+    hash_file,
+    hash_tree,
+    read_sums,
+    write_bytes,
+)
 from data.manifest import HELD_OUT, HeldOutSentence
-from models.base import Generated, RecognitionScore, Sample, SampleLogits
+from models.base import Family, Generated, RecognitionScore, Sample, SampleLogits
 from models.registry import family as family_named
 
 SENTENCES = 40  # synthesized and scored in each language
@@ -71,12 +88,18 @@ class CertificateInputs:
     score_cache: ScoreCache
     input_hash: str = ""
     base_files: tuple[BaseIdentity, str] = ("not compared", "")  # see `Certificate`, with the note
+    codec_check: CertificateCheck | None = None  # of an export; a checkpoint uses the base's own files
 
     @property
     def size(self) -> int:
         """Sentences to synthesize, recordings to score and probes to compare, if the base languages are unchanged."""
         counts = _sentence_counts(self, self.probed)
         return len(self.probes) + counts["decoded"] + counts["recordings"]
+
+    @property
+    def of_export(self) -> bool:
+        """Whether an export is certified without its run."""
+        return self.codec_check is not None
 
     @property
     def probed(self) -> set[str]:
@@ -90,10 +113,11 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     unchanged = inputs.probed
     work.plan(compared=len(inputs.probes), **_sentence_counts(inputs, unchanged))
     record = inputs.record
-    expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
+    actual = inputs.finetuned.front_end.fingerprint
     with compute.deterministic():
         logits_check = _logits_check(inputs, work)
     proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
+    codec_check = inputs.codec_check or base_codec_check(inputs.base.base_folder)
     languages_check = base_languages_check(inputs.base, inputs.probes)
     if not all(check.result == "passed" for check in proofs):
         work.plan(**_sentence_counts(inputs, unchanged, -1))
@@ -105,8 +129,8 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     checks = (
         *proofs,
         languages_check,
-        CertificateCheck("front_end", _passed(expected == actual), expected, actual,
-                         "The tokenizer is the one of the new rows."),
+        _front_end_check(inputs),
+        codec_check,
         CertificateCheck(certificate.ERROR_RATES, "measured" if errors else "not proven", "", "; ".join(rates),
                          "Character error rate of held-out sentences synthesized by the finetuned model."),
     )
@@ -131,6 +155,25 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
     return replace(inputs, input_hash=input_hash if complete else "")
 
 
+def load_export_inputs(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
+                       warn: Callable[[str], None] = _drop_warning) -> CertificateInputs:
+    """The inputs of the certificate of the export in `folder`, from its files and the base in this workspace alone."""
+    export = records.read_export_record(folder)
+    finetuned = load_export(folder, device)
+    base = model_before(workspace, export.origin, folder, device)
+    if export.scope == "full":
+        before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
+        tables = set(base.lm.text_tables)  # their rows of the base are frozen in every scope
+        changed = [name for name, value in before.items()
+                   if name not in tables and name in after and not torch.equal(value, after[name])]
+        finetuned = replace(finetuned, changed=tuple(changed))
+    record = CheckpointRecord(export.run, export.step, export.scope, "", export.dataset, "", "", export.origin,
+                              recogniser=export.recogniser, recogniser_language=export.recogniser_language,
+                              text_library=export.text_library)
+    inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
+    return replace(inputs, codec_check=export_codec_check(base.base_folder, folder, base.family))
+
+
 def without_sentences(inputs: CertificateInputs) -> CertificateInputs:
     """The inputs of an incomplete certificate: without sentences, and not stored for later use."""
     languages = list(inputs.finetuned.front_end.languages)
@@ -140,8 +183,47 @@ def without_sentences(inputs: CertificateInputs) -> CertificateInputs:
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
                    progress: ProgressCallback = no_progress,
                    warn: Callable[[str], None] = _drop_warning) -> Certificate:
-    """Compute the certificate of the checkpoint in `folder`."""
-    return compute_certificate(load_certificate_inputs(workspace, folder, device, sentences, warn=warn), progress)
+    """Compute the certificate of the checkpoint in `folder`, of its files, signed by this workspace."""
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    subject = verification.Subject.of_checkpoint(workspace, folder, record)
+    files = verification.certified_files(subject)
+    inputs = load_certificate_inputs(workspace, folder, device, sentences, warn=warn)
+    made = compute_certificate(inputs, progress)
+    verification.check_unchanged(subject, files)
+    return verification.bind(workspace, made, files)
+
+
+def certify_export(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
+                   progress: ProgressCallback = no_progress,
+                   warn: Callable[[str], None] = _drop_warning) -> Certificate:
+    """Compute the certificate of the export in `folder` alone; the caller binds it to the files."""
+    inputs = load_export_inputs(workspace, folder, device, sentences, warn)
+    made = compute_certificate(inputs, progress)
+    checks = made.checks
+    if inputs.finetuned.adapters is not None:
+        checks = (*checks, merged_check(inputs.finetuned, folder))
+    return replace(made, kind="recomputed", extension="", input_hash="", checks=checks)
+
+
+@torch.inference_mode()
+def merged_check(model: TTSModel, folder: Path) -> CertificateCheck:
+    """Whether the file with merged adapters in an export is the weights and adapters of `model`, but for rounding."""
+    names = sorted(path.name for path in folder.iterdir() if "merged" in path.name and path.suffix in _CODEC_SUFFIXES)
+    text = "The merged file, loaded again, has the weights of the model with its adapters."
+    expected = f"the sums of weights and adapters, within {_MERGED_BOUND:.0e} of each tensor's largest value"
+    assert model.adapters is not None
+    if len(names) != 1:
+        return CertificateCheck("merged_reloads", "failed", expected, f"{len(names)} merged files", text)
+    tensors = {**plain_tensors(model), **model.adapters.merged_weights()}
+    merged = plain_tensors(load_merged(folder, names[0], model.device))
+    differing = [name for name, value in tensors.items() if name not in merged or merged[name].shape != value.shape
+                 or not (merged[name] - value).abs().max() <= _MERGED_BOUND * value.abs().max()]
+    differing += [name for name in merged if name not in tensors]
+    actual = f"{len(differing)} of {len(tensors)} tensors differ" if differing else f"all {len(tensors)} tensors"
+    return CertificateCheck("merged_reloads", _passed(not differing), expected, actual, text)
+
+
+_MERGED_BOUND = 1e-4  # of a tensor's largest value: another machine rounds products otherwise
 
 
 def certify_model(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
@@ -228,7 +310,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     values = [_SCORES_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
-    score_cache = ScoreCache(workspace.cache / _FOLDER, _hash(values))
+    score_cache = ScoreCache(workspace.cache / certificate.FOLDER, _hash(values))
     return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, score_cache,
                              base_files=published.identify_base(workspace, base.name))
 
@@ -246,6 +328,8 @@ def _held_out_sentences(workspace: Workspace, base: TTSModel, finetuned: TTSMode
     """
     if language in base.front_end.languages:
         return evaluation.held_out_recordings(workspace, base, language)
+    if not record.extension:
+        raise UserError("an export does not name its extension, so there is no untrained model to compare with")
     dataset = manifest.load(workspace.dataset(record.dataset))
     extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != record.rows_hash:
@@ -266,6 +350,81 @@ def _passed(good: bool) -> CheckOutcome:
     return "passed" if good else "failed"
 
 
+_CODEC_TEXT = "Codec, vocoder and the other files of weights and sound beside the language model are those of the base."
+_CODEC_SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".onnx", ".npz", ".npy", ".ogg", ".wav", ".flac"})
+_OWN_FOLDERS = (f"{records.ADAPTER}/", f"{records.EARLIER_TRAININGS}/", "samples/", "evaluation/")
+"""Folders of an export whose files of such suffixes the base does not have: what the training made."""
+
+
+def base_codec_check(folder: Path) -> CertificateCheck:
+    """Whether the files of the base model in `folder` are those that its record or its list of hashes names."""
+    record, files = records.read_model_record(folder), dict[str, ExpectedFile]()
+    if record is not None:
+        files = record.files
+    elif (folder / catalog.SUMS).is_file():
+        files = {name: ExpectedFile(sha256=digest) for name, digest in read_sums(folder / catalog.SUMS, "").items()}
+    if not files:
+        return CertificateCheck(certificate.CODEC, "not proven", "the files as they were downloaded",
+                                "the base model has no record of its files", _CODEC_TEXT)
+    unhashed = [name for name, file in files.items() if not file.hashed]
+    try:
+        faults = [fault for _name, fault in find_faults(folder, files)]
+    except UserError as error:  # a link, whose target may change
+        faults, unhashed = [], [error.message]
+    # A file that no record names could be anything, and a loader may prefer it.
+    faults += [f"{path.name} is not in its record." for path in sorted(folder.rglob("*"))
+               if path.suffix.lower() in _CODEC_SUFFIXES and path.relative_to(folder).as_posix() not in files]
+    values = [(name, *dataclasses.astuple(file)) for name, file in sorted(files.items())]
+    listed = f"{len(files)} files, {_hash(values)}"
+    if unhashed and not faults:
+        return CertificateCheck(certificate.CODEC, "not proven", listed, f"no hash is recorded of {unhashed[0]}",
+                                _CODEC_TEXT)
+    return CertificateCheck(certificate.CODEC, _passed(not faults), listed, " ".join(faults[:3]) or listed,
+                            _CODEC_TEXT)
+
+
+def export_codec_check(base: Path, export: Path, family: Family) -> CertificateCheck:
+    """Whether the files of weights and sound in an `export` are files of the `base`, but those of the training.
+
+    A family may give a file another path in an export, so that the content decides; a file whose path the base has too
+    must be the very same.
+    """
+    base_check = base_codec_check(base)
+    language_model = family.language_model_file(export).relative_to(export).as_posix()
+    base_hashes, hashes = (
+        {name: digest for name, digest in hash_tree(folder).items() if Path(name).suffix.lower() in _CODEC_SUFFIXES}
+        for folder in (base, export))
+    copied = {name: digest for name, digest in hashes.items()
+              if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FOLDERS)}
+    known = set(base_hashes.values())
+    settings = [path.relative_to(export).as_posix() for path in sorted(export.rglob("*"))
+                if path.suffix in (".json", ".yaml") and (base / path.relative_to(export)).is_file()]
+    faults = [name for name in settings if name != catalog.SUMS and not _same_settings(base / name, export / name)]
+    faults += [name for name, digest in copied.items()
+               if base_hashes.get(name, digest) != digest or digest not in known]
+    if base_check.result == "failed":
+        return base_check
+    expected = f"{len(copied)} files, {_hash(sorted((name, base_hashes.get(name, '')) for name in copied))}"
+    actual = (f"{', '.join(faults[:3])} differ{'s' if len(faults) == 1 else ''} from the base's" if faults
+              else f"{len(copied)} files, {_hash(sorted(copied.items()))}")
+    return CertificateCheck(certificate.CODEC, _passed(not faults), expected, actual, _CODEC_TEXT)
+
+
+_REWRITTEN_SETTINGS = ("gpt", "gpt_checkpoint", "dataset")
+"""Parts of a model's settings that name the number of text rows and the files of an export."""
+
+
+def _same_settings(base: Path, export: Path) -> bool:
+    """Whether two files of settings are equal, but for what an export has to change."""
+    if hash_file(base) == hash_file(export):
+        return True
+    if base.suffix != ".yaml":
+        return False
+    ours, theirs = ({name: value for name, value in dict(foreign.read_yaml(path)).items()
+                     if name not in _REWRITTEN_SETTINGS} for path in (base, export))
+    return ours == theirs
+
+
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     base, finetuned = inputs.base, inputs.finetuned
     before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
@@ -273,7 +432,8 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     expected = hash_tensors({name: before[name] for name in tables})
     actual = hash_tensors({name: after[name] for name in tables if name in after})
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
-    changed = set(finetuned.changed) & set(before)
+    # Another scope changes nothing of the base, whatever tensors its checkpoint brings.
+    changed = set(finetuned.changed) & set(before) if finetuned.scope == "full" else set[str]()
     frozen, frozen_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
                             for tensors in (before, after))
     checks = [
@@ -298,8 +458,10 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
             f"numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
             "What the training changed of the base model itself."))
     trainer_hash = inputs.record.frozen_hash
-    checks.append(CertificateCheck("frozen_in_training", _passed(trainer_hash == base.frozen_hash), base.frozen_hash,
-                                   trainer_hash,
+    outcome: CheckOutcome = "not proven" if inputs.of_export else _passed(trainer_hash == base.frozen_hash)
+    checks.append(CertificateCheck("frozen_in_training", outcome, base.frozen_hash,
+                                   "an export does not hold what its trainer reported" if inputs.of_export
+                                   else trainer_hash,
                                    "The hash of the frozen tensors that the trainer took when it saved this "
                                    "checkpoint is the base's."))
     return checks
@@ -348,6 +510,21 @@ def base_languages_check(base: TTSModel, probes: Sequence[ProbeSample]) -> Certi
     return CertificateCheck(certificate.BASE_LANGUAGES, "not proven" if missing else "passed",
                             f"all {len(languages)} base languages", missing or f"all {len(languages)}",
                             "Samples of each base language were compared.")
+
+
+def _front_end_check(inputs: CertificateInputs) -> CertificateCheck:
+    """Whether the front-end is that of the new rows, and its part for the languages of the base is the base's.
+
+    The sentences of `base_tokens` are samples: a normaliser or a table that changes other sentences is seen here.
+    """
+    base, finetuned = inputs.base.front_end, inputs.finetuned.front_end
+    expected, actual = inputs.record.origin.fingerprint, finetuned.fingerprint
+    last = base.languages[-1]
+    of_base = finetuned.up_to(last).fingerprint if last in finetuned.languages else f"without {last}"
+    if of_base != base.fingerprint:
+        expected, actual = f"{expected}, of the base {base.fingerprint}", f"{actual}, of the base {of_base}"
+    return CertificateCheck("front_end", _passed(expected == actual), expected, actual,
+                            "The tokenizer is the one of the new rows; for the languages of the base it is the base's.")
 
 
 def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
@@ -627,9 +804,8 @@ class CertificateProgress:
                                 None if seconds_left is None else round(seconds_left, 1)))
 
 
-_VERSION = 7  # increased when this module computes something else: then older certificates are not used again
+_VERSION = 8  # increased when this module computes something else: then older certificates are not used again
 _SCORES_VERSION = 5  # the same of the scores of sentences
-_FOLDER = "certificates"  # in the workspace's cache
 
 
 def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
@@ -670,11 +846,14 @@ def _recogniser(workspace: Workspace, name: str) -> object:
 
 
 def find_certificate(workspace: Workspace, run: Path, input_hash: str) -> Certificate | None:
-    """A certificate with this input hash: that of the run, or one that an export stored."""
+    """A certificate with this input hash that this workspace computed from these files: of the run, or a stored one."""
     for path in (run / certificate.CERTIFICATE, _path(workspace, input_hash)):
         with suppress(UserError):
             found = certificate.read(path)
-            if found.input_hash == input_hash:
+            if found.input_hash != input_hash or not verification.is_own(workspace, found):
+                continue
+            subject = verification.Subject.of_run(workspace, run, found)
+            if not verification.verify_proof(workspace, subject, found).outcome.of_other_files:
                 return found
     return None
 
@@ -689,4 +868,4 @@ def store_certificate(workspace: Workspace, made: Certificate) -> None:
 
 
 def _path(workspace: Workspace, input_hash: str) -> Path:
-    return workspace.cache / _FOLDER / f"{input_hash}.json"
+    return workspace.cache / certificate.FOLDER / f"{input_hash}.json"

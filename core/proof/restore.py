@@ -19,12 +19,18 @@ import torch
 
 from config.errors import UserError
 from core.jobs.events import Result
-from core.library import certificate, published, records
+from core.library import certificate, published, records, verification
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import EXPORT_RECORD, ExportRecord, Origin, write_record
 from core.model.loading import TTSModel, assemble_export, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name
-from core.proof.certification import base_languages_check, base_probes, equal_logits, probe_note
+from core.proof.certification import (
+    base_languages_check,
+    base_probes,
+    equal_logits,
+    export_codec_check,
+    probe_note,
+)
 from core.proof.tensor_comparison import TensorMatching
 from core.speech import evaluation
 from core.workspace import Workspace
@@ -82,6 +88,11 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
         shutil.copy2(request.tokenizer, folder / (_TOKENIZER + request.tokenizer.suffix))
         write_record(folder / EXPORT_RECORD, record)
         proof = _certify(workspace, base, assemble_export(folder, torch.device("cpu")), rows, record)
+        proof = replace(proof, kind="restored", checks=(*proof.checks, export_codec_check(base.base_folder, folder,
+                                                                                        base.family)))
+        if failed := proof.failed():
+            raise UserError(f"The restored model failed its own checks: {', '.join(failed)}. It was not kept.",
+                            "The disk may be failing, or the base model was changed; download it again.")
         certificate.write(folder / CERTIFICATE, proof)
         note = (f" Its new pieces stand {first - spare} ids further than in the tokenizer as given, behind all rows of "
                 "the base." if moved else "")
@@ -94,6 +105,9 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
             f"beside the damaged ones, and the text is normalised as Lisan does it.{note} In the app it is "
             f"`export:{record.name}`.\n\n"
             f"## Files\n\n{listed}\n", encoding="utf-8")
+        subject = verification.Subject.of_export(folder)
+        certificate.write(subject.certificate, verification.bind(workspace, proof,
+                                                                 verification.certified_files(subject)))
         write_sums(folder)
         records.check_export_files(folder)
     return {"export": request.name, "path": f"exports/{request.name}", "ref": f"export:{request.name}",
@@ -135,7 +149,7 @@ def extend_front_end(base: FrontEnd, request: RestoreRequest, tokenizer: Segment
 @torch.inference_mode()
 def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor],
              record: ExportRecord) -> Certificate:
-    """The certificate of `restored`, as loaded from its files; a failed check raises `UserError`."""
+    """The certificate of `restored`, as loaded from its files."""
     before, after = base.lm.module.state_dict(), base_tensors(restored.lm.module)
     tables = base.lm.text_tables
     wanted, seen = (hash_tensors({name: side[name] for name in tables}) for side in (before, after))
@@ -163,10 +177,6 @@ def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Map
                                        what))
     checks.append(base_languages_check(base, samples))
     identity, note = published.identify_base(workspace, base.name)
-    proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
-                        base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), (),
-                        base_files=identity, base_note=note)
-    if failed := proof.failed():
-        raise UserError(f"The restored model failed its own checks: {', '.join(failed)}. It was not kept.",
-                        "The disk may be failing; try again.")
-    return proof
+    return Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
+                       base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), (),
+                       base_files=identity, base_note=note)

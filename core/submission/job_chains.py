@@ -74,6 +74,8 @@ def use_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
 
     `run:ID@best` ends an earlier choice. Nothing changes if that checkpoint is selected already.
     """
+    if options.run.startswith("export:"):
+        return
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
     chosen = pinned_names(workspace.run(name)).get(CHOICE)
     if wanted == BEST and chosen is not None:

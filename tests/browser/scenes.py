@@ -29,7 +29,7 @@ from core.jobs.events import (
     Step,
 )
 from core.jobs.job import Job, create_job, load_job
-from core.library import catalog, certificate, diagnosis, records
+from core.library import catalog, certificate, diagnosis, records, verification
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.checkpoints import RankingMetric, read_ranking, write_ranking
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
@@ -166,12 +166,12 @@ def tokenizer(workspace: Workspace, name: str = "tiny-am") -> None:
 
 
 def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
-    """A certificate beside the run; with `failed`, the old rows have moved."""
+    """A certificate of the run's files; with `failed`, the old rows have moved. It has some of the checks alone."""
     one, other = "4f9a" * 16, "77b0" * 16
     checkpoint = catalog.run_checkpoint(control.read_state(load_job(workspace, run)))
     step = checkpoint[1] if checkpoint else 700
-    certificate.write(workspace.runs / run / certificate.CERTIFICATE, Certificate(
-        f"run:{run}@{step}", run, step, "gated", "tiny", "tiny-am", one, other, 1_790_000_000.0,
+    proof = Certificate(
+        f"run:{run}@{step}", run, step, "gated", "tiny", "tiny-am", "", "", 1_790_000_000.0,
         (CertificateCheck("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
                "The 2454 old rows of text_emb and text_head are those of the base file."),
          CertificateCheck("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
@@ -179,8 +179,10 @@ def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
          CertificateCheck("base_logits", "passed", "bit-identical", "16 of 16 samples (en, fr) bit-identical",
                "Logits of base-language samples before and after.")),
         (LanguageCER("en", False, 40, 0.061, 0.061, 0.032), LanguageCER("fr", False, 40, 0.073, 0.073, 0.041),
-         LanguageCER("am", True, 40, 0.731, 0.184, 0.022)),
-    ))
+         LanguageCER("am", True, 40, 0.731, 0.184, 0.022)))
+    subject = verification.Subject.of_run(workspace, workspace.runs / run, proof)
+    certificate.write(subject.certificate,
+                      verification.bind(workspace, proof, verification.certified_files(subject)))
 
 
 def examine(workspace: Workspace) -> Job:

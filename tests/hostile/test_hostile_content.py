@@ -279,7 +279,8 @@ def test_the_address_of_a_source_is_shown_without_its_password(workspace: Worksp
 
 
 @pytest.mark.parametrize("path", ["/etc", "../../models/tiny", "checkpoints/../../../models/tiny", "checkpoints/..", "",
-                                  "checkpoints", "checkpoints/a/b", "checkpoints/step-000003/../../.."])
+                                  "checkpoints", "checkpoints/a/b", "checkpoints/step-000003/../../..",
+                                  "checkpoints/step-000003", "checkpoints/other"])
 def test_a_checkpoint_of_a_journal_lies_within_its_run(path: str, workspace: Workspace) -> None:
     append_event(workspace.runs / "exported" / "events.jsonl", CheckpointSaved(9, path, True))
     run = workspace.runs / foreign_workspace.RUN

@@ -72,13 +72,13 @@ def _restarted(reporter: Reporter) -> Result:
 
 def _resumable(options: TrainOptions, reporter: Reporter) -> Result:
     """Takes up at the step after the last checkpoint; killed at step 5 the first time."""
-    saved = sorted(int(path.name) for path in (reporter.directory / "checkpoints").glob("*"))
+    saved = sorted(int(path.name.removeprefix("step-")) for path in (reporter.directory / "checkpoints").glob("*"))
     for number in range(saved[-1] + 1 if saved else 1, options.steps + 1):
         reporter.emit(step(number, options.steps, loss=1 / number))
         if number % 3 == 0:
-            (reporter.directory / "checkpoints" / str(number)).mkdir(parents=True)
+            (reporter.directory / "checkpoints" / f"step-{number:06d}").mkdir(parents=True)
             reporter.emit(Evaluated(number, 1 / number, {"am": 0.5}))
-            reporter.emit(CheckpointSaved(number, f"checkpoints/{number}", best=number == 3))
+            reporter.emit(CheckpointSaved(number, f"checkpoints/step-{number:06d}", best=number == 3))
         if number == 5 and not saved:
             os.killpg(0, signal.SIGKILL)
     return {"resumed_at": saved[-1] if saved else 0}

@@ -3,7 +3,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from core.jobs import control
 from core.jobs.events import Progress
 from core.jobs.job import create_job
 from core.jobs.reporter import StopRequested
-from core.library import certificate
+from core.library import certificate, verification
 from core.library.catalog import BILIBILI
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import EXPORT_RECORD, ExportRecord, Origin, read_export_record, write_record
@@ -60,9 +60,20 @@ def write_export(workspace: Workspace, name: str = "mine", result: str = "passed
 
 
 def write_certificate(folder: Path, result: str = "passed", **changes: object) -> None:
-    proof = Certificate("run:run-1@8", "run-1", 8, "gated", "tiny", "tiny-am", "b" * 64, "f" * 64, 0.0,
-                        (CertificateCheck("prefix_rows", result, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
-    certificate.write(folder / "certificate.json", Certificate(**{**asdict(proof), "checks": proof.checks, **changes}))
+    """A certificate of this workspace's own, of the files that are there."""
+    checks = tuple(CertificateCheck(name, result, "a", "a", "Rows.")  # type: ignore[arg-type]
+                   for name in (*certificate.CHECKS, "export_reloads"))
+    proof = Certificate("run:run-1@8", "run-1", 8, "gated", "tiny", "tiny-am", "b" * 64, "f" * 64, 0.0, checks, (),
+                        kind="export")
+    workspace = Workspace(folder.parent.parent)
+    files = verification.certified_files(verification.Subject.of_export(folder))
+    certificate.write(folder / "certificate.json",
+                      verification.bind(workspace, replace(proof, **changes), files))  # type: ignore[arg-type]
+
+
+def edit_sums(folder: Path, left_out: str) -> None:
+    sums = json.loads((folder / "SHA256SUMS.json").read_text())
+    (folder / "SHA256SUMS.json").write_text(json.dumps({name: sums[name] for name in sums if name != left_out}))
 
 
 def seal(folder: Path) -> None:
@@ -122,12 +133,17 @@ def test_a_private_repository_is_not_made_public(served, workspace, export):
 
 
 @pytest.mark.parametrize(("spoil", "said"), [
-    (lambda folder: (write_certificate(folder, "failed"), seal(folder)), "has failed checks: prefix_rows"),
+    (lambda folder: (write_certificate(folder, "failed"), seal(folder)), "has failed checks: prefix_rows, "),
     (lambda folder: (write_certificate(folder, "not proven"), seal(folder)), "has no check that passed"),
-    (lambda folder: (write_certificate(folder, base_hash="0" * 64), seal(folder)), "is of another model"),
-    (lambda folder: (write_certificate(folder, run="other"), seal(folder)), "is of another model"),
+    (lambda folder: (write_certificate(folder, base_hash="0" * 64), seal(folder)), "these files are of run 'run-1'"),
+    (lambda folder: (write_certificate(folder, run="other"), seal(folder)), "It is of run 'other'"),
+    (lambda folder: (write_certificate(folder, kind="run"), seal(folder)), "It is of a run, not of export:mine"),
     (lambda folder: write_certificate(folder, "passed", created=1.0), "certificate.json is damaged"),
-    (lambda folder: (folder / "certificate.json").unlink(), "There is no certificate"),
+    (lambda folder: ((folder / "certificate.json").unlink(), seal(folder)), "There is no certificate"),
+    (lambda folder: ((folder / WEIGHTS).write_bytes(b"x"), seal(folder)), "other files.*t3.safetensors differs"),
+    (lambda folder: ((folder / "extra.pt").write_bytes(b"x"), seal(folder)), "other files.*extra.pt is new"),
+    (lambda folder: (folder.parent.parent / "workspace.key").unlink(), "computed by the sender, not verified here"),
+    (lambda folder: edit_sums(folder, WEIGHTS), "does not list t3.safetensors"),
     (lambda folder: (folder / WEIGHTS).write_bytes(b"x"), "t3.safetensors is damaged"),
     (lambda folder: (folder / WEIGHTS).unlink(), "t3.safetensors is missing"),
     (lambda folder: (folder / "SHA256SUMS.json").write_text('{"../../secret": "0"}'), "lies outside"),
@@ -146,6 +162,7 @@ def binding(export: Path) -> Path:
     write_record(export / EXPORT_RECORD, replace(record, origin=replace(record.origin, family="indextts2")))
     for name in BILIBILI.files:
         (export / name).write_text("the agreement")
+    write_certificate(export)
     (export / "README.md").write_text(f"# A voice\n\n> {BILIBILI.notice}\n")
     seal(export)
     return export

@@ -11,18 +11,18 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from config.schema import TrainOptions
 from core import compute
-from core.export import plain_tensors
-from core.library import certificate, records
+from core.library import certificate, records, verification
 from core.library.certificate import CERTIFICATE
 from core.library.records import EXPORT_RECORD, CheckpointRecord, ExportRecord, ExtensionRecord, write_record
 from core.model import loading
-from core.model.loading import TTSModel, load_base, load_extension
+from core.model.loading import TTSModel, load_base, load_extension, plain_tensors
 from core.model.prefix import base_tensors, hash_tensors
 from core.proof import certification
 from core.speech import evaluation
@@ -62,7 +62,9 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
         made = loading.assemble_export(folder, _CPU)
         record = _record(workspace, tts, made, name, options)
         base = load_base(workspace, tts.name, _CPU)
-        certificate.write(folder / CERTIFICATE, certification.certify_model(workspace, base, made, record, sentences))
+        proof = replace(certification.certify_model(workspace, base, made, record, sentences), kind="recomputed")
+        files = verification.certified_files(verification.Subject.of_export(folder))
+        certificate.write(folder / CERTIFICATE, verification.bind(workspace, proof, files))
         loading.write_sums(folder)
 
 

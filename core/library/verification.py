@@ -1,0 +1,451 @@
+"""Whether a certificate is complete, of exactly the files beside it, and computed by this workspace. Never loads torch.
+
+This is the one answer that the page, Listen, compare, evaluate, push, pack, unpack and export use. The files of a
+certificate are all files of the checkpoint or export that speech can depend on, and for a run those of its base model:
+what is new beside them counts as well, because a loader might prefer it.
+
+Files that lie beside each other cannot prove who made them: whoever can write the weights can write a certificate that
+fits. So a certificate is believed only if this workspace's key signed it. That of another workspace is shown as its
+sender's until it is computed again here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from config import foreign
+from config.errors import UserError
+from core.jobs.checkpoint_names import folder_of
+from core.library import catalog, certificate, records, workspace_key
+from core.library.certificate import BASE_LANGUAGES, CERTIFICATE, CODEC, Certificate, CertifiedFile
+from core.library.records import EXPORT_CARD, EXPORT_SUMS, MODEL_RECORD
+from core.workspace import Workspace, resolve_inside
+from data.durable_files import check_relative_path, hash_file
+
+AGAIN_HINT = "Compute it again: python -m scripts.certify --again --run {reference}; on the page: the Certificate tab."
+IMPORTED = "imported.json"
+"""In the folder of a run that came from another workspace: what its trainer reported cannot be checked here."""
+NO_PROOF_OF_ORIGIN = ("Files that lie beside each other cannot prove who made them. A certificate of another workspace "
+                      "says what its sender computed, or claims to have computed.")
+HashFile = Callable[[Path], str]
+"""Path to SHA-256."""
+
+_PURPOSE = "certificate"
+_NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD})
+"""Files of an export that change after its certificate, or stand beside it."""
+_REPORTS = ("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.html")
+_OF_OTHER_PROGRAMS = frozenset({".git", ".gitattributes", ".gitignore", ".cache", ".DS_Store"})
+"""Files and folders that other programs leave in copies, and that no loader reads."""
+_TRAINER_STATE = frozenset({"training.safetensors", "training.json"})
+"""Files of a checkpoint that only a resume reads."""
+_NO_MODEL_SUFFIXES = frozenset({".txt", ".md", ".html", ".pdf", ".png", ".jpg", ".svg"})
+"""A new file with one of these beside a model is not read by a loader, and does not count."""
+_NEW_FILE_S = 2.0  # a file this young may change within the resolution of its times, so its hash is not kept
+_MOST_NAMED = 3  # differing files that a sentence names
+_EXPORT_CHECKS = {"export": ("export_reloads",), "recomputed": (), "restored": ()}
+_RESTORED_CHECKS = ("prefix_rows", "frozen_tensors", "new_rows", "front_end", "base_logits", "base_tokens",
+                    BASE_LANGUAGES, CODEC)
+
+
+class Outcome(StrEnum):
+    """What a certificate says of the files that it is read beside."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    OTHER_FILES = "other files"
+    INCOMPLETE = "incomplete"
+    SENDER = "computed by the sender, not verified here"
+
+    @property
+    def bad(self) -> bool:
+        """Whether it is shown in red."""
+        return self in (Outcome.FAILED, Outcome.OTHER_FILES, Outcome.INCOMPLETE)
+
+    @property
+    def of_other_files(self) -> bool:
+        """Whether nothing of the certificate is known to hold for these files."""
+        return self in (Outcome.OTHER_FILES, Outcome.INCOMPLETE)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome for one certificate; `reason` is a sentence, empty if it passed."""
+
+    reference: str
+    outcome: Outcome
+    proof: Certificate
+    reason: str = ""
+
+    def describe(self) -> str:
+        """One sentence or two for a warning or a line of output."""
+        return f"The certificate of {self.reference}: {self.outcome.value}. {self.reason}".rstrip()
+
+    @property
+    def hint(self) -> str:
+        """What to do if it did not pass."""
+        return AGAIN_HINT.format(reference=self.reference.partition("@")[0])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The folders that a certificate belongs to: of a checkpoint, or of an export, and of the base of a checkpoint."""
+
+    reference: str
+    certificate: Path
+    root: Path  # paths of its files are relative to it
+    folder: Path  # that holds its files
+    base: Path | None = None
+
+    @classmethod
+    def of_run(cls, workspace: Workspace, run_dir: Path, proof: Certificate) -> Subject:
+        """The checkpoint of the run in `run_dir` that `proof` names."""
+        return cls(f"run:{run_dir.name}@{proof.step}", run_dir / CERTIFICATE, run_dir, folder_of(run_dir, proof.step),
+                   resolve_inside(workspace.models, proof.model))
+
+    @classmethod
+    def of_checkpoint(cls, workspace: Workspace, folder: Path, record: records.CheckpointRecord) -> Subject:
+        """The checkpoint in `folder`, before it has a certificate."""
+        run_dir = folder.parent.parent
+        return cls(f"run:{run_dir.name}@{record.step}", run_dir / CERTIFICATE, run_dir, folder,
+                   workspace.model(record.origin.model))
+
+    @classmethod
+    def of_export(cls, folder: Path) -> Subject:
+        """The export in `folder`."""
+        return cls(f"export:{folder.name}", folder / CERTIFICATE, folder, folder)
+
+
+def list_files(subject: Subject) -> dict[tuple[str, bool], Path]:
+    """The files that a certificate of `subject` belongs to: paths by (name, whether it is of the base)."""
+    files = {(path.relative_to(subject.root).as_posix(), False): path
+             for path in _plain_files(subject.folder, _is_certified)}
+    if subject.base is not None and _has_base(subject):
+        files |= {(path.relative_to(subject.base).as_posix(), True): path
+                  for path in _plain_files(subject.base, _is_of_base, links=True)}
+    return files
+
+
+def certified_files(subject: Subject, hash_one: HashFile = hash_file) -> tuple[CertifiedFile, ...]:
+    """Size and SHA-256 of each file of `list_files`."""
+    return tuple(CertifiedFile(name, path.stat().st_size, hash_one(path), of_base)
+                 for (name, of_base), path in sorted(list_files(subject).items()))
+
+
+def required_checks(proof: Certificate) -> tuple[str, ...]:
+    """Names of the checks that a certificate of its kind, scope and files must have."""
+    if proof.kind == "restored":
+        return _RESTORED_CHECKS
+    names = [name for name in certificate.CHECKS if name != "changed_tensors"]
+    if proof.kind != "run":
+        names += _EXPORT_CHECKS[proof.kind]
+        names += ["merged_reloads"] if any("merged" in file.path for file in proof.files) else []
+    elif any(PurePosixPath(file.path).name == records.CHANGED for file in proof.files):
+        names.append("changed_tensors")
+    return tuple(names)
+
+
+def bind(workspace: Workspace, proof: Certificate, files: tuple[CertifiedFile, ...]) -> Certificate:
+    """`proof` with the files that it was computed from and the checks that it must have, signed by this workspace."""
+    bound = dataclasses.replace(proof, files=files)
+    return sign(workspace, dataclasses.replace(bound, required_checks=required_checks(bound)))
+
+
+def check_unchanged(subject: Subject, files: tuple[CertifiedFile, ...], hash_one: HashFile = hash_file) -> None:
+    """Raise `UserError` if the files of `subject` are no longer those that were listed before the computation."""
+    if certified_files(subject, hash_one) != files:
+        raise UserError(f"The files of {subject.reference} changed while its certificate was computed.",
+                        "Wait until nothing writes to them, then compute it again.")
+
+
+def sign(workspace: Workspace, proof: Certificate) -> Certificate:
+    """`proof` with the signature of this workspace: only for what its own job has computed."""
+    return dataclasses.replace(proof, signature=workspace_key.sign(workspace, _PURPOSE, _content(proof)))
+
+
+def is_own(workspace: Workspace, proof: Certificate) -> bool:
+    """Whether a job of this workspace computed exactly this certificate."""
+    return bool(proof.signature) and workspace_key.is_signed(workspace, _PURPOSE, _content(proof), proof.signature)
+
+
+def verify(workspace: Workspace, reference: str, hash_one: HashFile = hash_file) -> Verification:
+    """Verify the certificate of `run:ID`, `run:ID@STEP` or `export:NAME`; `UserError` if it has none.
+
+    `hash_one` gives the SHA-256 of a file: the default reads it, `HashCache` only if it changed.
+    """
+    found = catalog.resolve(workspace, catalog.require_run_or_export(reference))
+    if found.kind == "export":
+        return verify_export(workspace, found.folder, hash_one)
+    result = verify_run(workspace, workspace.run(found.name), hash_one)
+    if result.proof.step != found.step:
+        return dataclasses.replace(result, outcome=Outcome.OTHER_FILES, reason=(
+            f"It is of step {result.proof.step}, and {reference} refers to step {found.step}."))
+    return result
+
+
+def spoken_note(workspace: Workspace, reference: str) -> str:
+    """A sentence about the certificate of a model that speaks, for a warning; empty if it passed or has none yet."""
+    if reference.partition(":")[0] not in ("run", "export"):
+        return ""
+    found = catalog.resolve(workspace, reference)
+    folder = found.folder if found.kind == "export" else workspace.run(found.name)
+    try:
+        proof = certificate.read(folder / CERTIFICATE)
+    except UserError as error:
+        return "" if found.kind == "run" and not (folder / CERTIFICATE).exists() else error.message
+    if found.kind == "run" and proof.step != found.step:
+        return ""  # this checkpoint is not certified yet
+    result = verify(workspace, reference, hash_cache(workspace))
+    return "" if result.outcome is Outcome.PASSED else result.describe()
+
+
+def verify_export(workspace: Workspace, folder: Path, hash_one: HashFile = hash_file) -> Verification:
+    """Verify the certificate of the export in `folder`; `UserError` if it has none."""
+    subject = Subject.of_export(folder)
+    return verify_proof(workspace, subject, certificate.read(subject.certificate), hash_one)
+
+
+def verify_run(workspace: Workspace, run_dir: Path, hash_one: HashFile = hash_file) -> Verification:
+    """Verify the certificate of the run in `run_dir` with the checkpoint that it names; `UserError` without one."""
+    proof = certificate.read(run_dir / CERTIFICATE)
+    return verify_proof(workspace, Subject.of_run(workspace, run_dir, proof), proof, hash_one)
+
+
+def verify_proof(workspace: Workspace, subject: Subject, proof: Certificate,
+                 hash_one: HashFile = hash_file) -> Verification:
+    """Verify `proof` as the certificate of the files of `subject`."""
+    def result(outcome: Outcome, reason: str = "") -> Verification:
+        return Verification(subject.reference, outcome, proof, reason)
+
+    if not proof.files:
+        return result(Outcome.INCOMPLETE, "It lists no files: it was computed by an older version, or its list was "
+                                          "removed.")
+    if fault := _other_subject(subject, proof) or _differing_files(subject, proof, hash_one):
+        return result(Outcome.OTHER_FILES, fault)
+    if failed := proof.failed():
+        return result(Outcome.FAILED, f"Failed checks: {', '.join(failed)}.")
+    if fault := _incomplete(proof):
+        return result(Outcome.INCOMPLETE, fault)
+    missing = "" if _has_base(subject) else f"Its base model {proof.model!r} is not in this workspace."
+    if not is_own(workspace, proof):
+        return result(Outcome.SENDER, f"No job of this workspace computed it. {missing}".strip())
+    return result(Outcome.OTHER_FILES, missing) if missing else result(Outcome.PASSED)
+
+
+def _has_base(subject: Subject) -> bool:
+    return subject.base is None or subject.base.is_dir()
+
+
+def _other_subject(subject: Subject, proof: Certificate) -> str:
+    """Whether the certificate names another run, step or model than the records among its files; a sentence."""
+    is_run = subject.base is not None
+    if is_run != (proof.kind == "run"):
+        return f"It is of {'a run' if proof.kind == 'run' else 'an export'}, not of {subject.reference}."
+    try:
+        record: records.CheckpointRecord | records.ExportRecord = (
+            records.read_record(subject.folder / records.CHECKPOINT, records.CheckpointRecord) if is_run
+            else records.read_export_record(subject.folder))
+    except UserError as error:
+        return error.message
+    stated = (proof.run, proof.step, proof.scope, proof.model, proof.base_hash, proof.fingerprint)
+    origin = record.origin
+    recorded = (record.run, record.step, record.scope, origin.model, origin.base_hash, origin.fingerprint)
+    if stated != recorded or (is_run and proof.run != subject.root.name):
+        return (f"It is of run {proof.run!r}, step {proof.step}, base {proof.base_hash[:12]}; these files are of run "
+                f"{record.run!r}, step {record.step}, base {origin.base_hash[:12]}.")
+    return ""
+
+
+def _differing_files(subject: Subject, proof: Certificate, hash_one: HashFile) -> str:
+    """A sentence about the files that are not those of the certificate; empty if all are."""
+    certified: dict[tuple[str, bool], CertifiedFile] = {}
+    for file in proof.files:
+        try:
+            check_relative_path(file.path, subject.certificate)
+        except UserError as error:
+            return error.message
+        if certified.setdefault((file.path, file.of_base), file) is not file:
+            return f"It lists {file.path} twice."
+    try:
+        there = list_files(subject)
+    except UserError as error:
+        return error.message
+    if not _has_base(subject):
+        certified = {key: file for key, file in certified.items() if not key[1]}
+    faults = [f"{name} is missing" for name, of_base in certified if (name, of_base) not in there]
+    faults += [f"{name} is new" for name, of_base in there if (name, of_base) not in certified
+               and PurePosixPath(name).suffix.lower() not in _NO_MODEL_SUFFIXES]
+    if not faults:  # hashing takes seconds
+        faults = [f"{name} differs" for (name, _), file in certified.items()
+                  if not _is_same(there[name, file.of_base], file, hash_one)]
+    if not faults:
+        return ""
+    more = f" and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
+    return f"These are not the files that it was computed from: {', '.join(faults[:_MOST_NAMED])}{more}."
+
+
+def _is_same(path: Path, file: CertifiedFile, hash_one: HashFile) -> bool:
+    try:
+        return path.stat().st_size == file.size and hash_one(path) == file.sha256
+    except OSError:
+        return False
+
+
+def _incomplete(proof: Certificate) -> str:
+    """A sentence about the checks that are missing; empty if none is."""
+    names = [check.name for check in proof.checks]
+    wanted = dict.fromkeys((*required_checks(proof), *proof.required_checks))
+    if missing := [name for name in wanted if name not in names]:
+        return f"It has no result for {', '.join(missing)}."
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        return f"It has several results for {', '.join(doubled)}."
+    if proof.kind != "restored" and not proof.complete:
+        return f"Its error rates are {certificate.NOT_PROVEN_YET}."
+    if not any(check.result == "passed" for check in proof.checks):
+        return "It has no check that passed."
+    return ""
+
+
+def _plain_files(folder: Path, is_wanted: Callable[[str], bool], *, links: bool = False) -> Iterator[Path]:
+    """The wanted files below `folder`; `UserError` for a device, too many files, and a link unless `links` are read."""
+    waiting, visited, count = [folder], set[str](), 0
+    while waiting:
+        place = waiting.pop()
+        if (real := os.path.realpath(place)) in visited:  # links in a circle
+            continue
+        visited.add(real)
+        try:
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except OSError as error:
+            raise UserError(f"{place} cannot be listed: {error.strerror}.") from error
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.name in _OF_OTHER_PROGRAMS or not is_wanted(path.relative_to(folder).as_posix()):
+                continue
+            if entry.is_symlink() and not links:
+                raise UserError(f"{path} is a link.")
+            if entry.is_dir():
+                waiting.append(path)
+                continue
+            count += 1
+            if not entry.is_file() or count > certificate.MOST_FILES:
+                raise UserError(f"{folder} has more than {certificate.MOST_FILES} files." if entry.is_file()
+                                else f"{path} is no plain file.")
+            yield path
+
+
+def _is_certified(name: str) -> bool:
+    """Whether a file of a checkpoint or an export, by its name there, belongs to the certificate."""
+    return not (name in _NOT_CERTIFIED or name in _REPORTS or name in _TRAINER_STATE)
+
+
+def _is_of_base(name: str) -> bool:
+    """Whether a file of a base model belongs to the certificate: its record changes when the model is probed."""
+    return name not in (MODEL_RECORD, EXPORT_CARD)
+
+
+class NotHashed(Exception):
+    """A file must be read first, and that takes longer than the page can wait."""
+
+
+class HashCache:
+    """SHA-256 of files by their stamp: device, inode, size, and times of change. For the page, which asks each second.
+
+    It outlives the process in a file that the workspace signs line by line. A file that is changed and gets its old
+    time again has another time of status change, which no program can set.
+    """
+
+    _FILE, _PURPOSE, _MOST_BYTES = "hashes.jsonl", "file hash", 8 << 20
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._path = workspace.cache / certificate.FOLDER / self._FILE
+        self._hashes: dict[str, str] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, path: Path) -> str:
+        """The SHA-256 of `path`, which is read if its stamp is new."""
+        return self._known(path) or self._read(path)
+
+    def at_most(self, size: int) -> HashFile:
+        """The same function for one verification; it raises `NotHashed` instead of reading more than `size` bytes."""
+        left = size
+
+        def hash_one(path: Path) -> str:
+            nonlocal left
+            if digest := self._known(path):
+                return digest
+            left -= path.stat().st_size
+            if left < 0:
+                raise NotHashed(path)
+            return self._read(path)
+
+        return hash_one
+
+    def _known(self, path: Path) -> str:
+        with self._lock:
+            if self._hashes is None:
+                self._hashes = self._load()
+            return self._hashes.get(_stamp(os.stat(path)), "")
+
+    def _read(self, path: Path) -> str:
+        began = time.time()
+        with open(path, "rb") as file:
+            before = os.fstat(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            after = os.fstat(file.fileno())
+        is_settled = began - max(after.st_mtime, after.st_ctime) > _NEW_FILE_S
+        if is_settled and _stamp(before) == _stamp(after):
+            self._store(_stamp(after), digest)
+        return digest
+
+    def _store(self, stamp: str, digest: str) -> None:
+        mac = workspace_key.sign(self._workspace, self._PURPOSE, f"{stamp} {digest}".encode())
+        with self._lock:
+            if self._hashes is not None:
+                self._hashes[stamp] = digest
+            with suppress(OSError):  # a full disk: then it is read again next time
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                if self._path.is_file() and self._path.stat().st_size > self._MOST_BYTES:
+                    self._path.unlink()
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps([stamp, digest, mac]) + "\n")
+
+    def _load(self) -> dict[str, str]:
+        hashes: dict[str, str] = {}
+        try:
+            lines = foreign.read_bytes(self._path, 2 * self._MOST_BYTES).splitlines()
+        except (OSError, ValueError):
+            return hashes
+        for line in lines:
+            with suppress(ValueError, TypeError):
+                stamp, digest, mac = map(str, json.loads(line))
+                if workspace_key.is_signed(self._workspace, self._PURPOSE, f"{stamp} {digest}".encode(), mac):
+                    hashes[stamp] = digest
+        return hashes
+
+
+def _stamp(status: os.stat_result) -> str:
+    return (f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}")
+
+
+@lru_cache(16)
+def hash_cache(workspace: Workspace) -> HashCache:
+    """The one cache of this process for `workspace`."""
+    return HashCache(workspace)
+
+
+def _content(proof: Certificate) -> bytes:
+    """What is signed: every value of the certificate but the signature."""
+    values = dataclasses.asdict(dataclasses.replace(proof, signature=""))
+    return json.dumps(values, sort_keys=True).encode()
