@@ -20,11 +20,13 @@ from models.speech_network import SpeechNetwork
 
 @dataclass
 class _Text:
-    """A text in the batch: what it was joined with, and how far it is."""
+    """A text in the batch: what it was joined with, where its row is, and how far it is."""
 
     key: int
     voice: PreparedVoice
     progress: TextProgress
+    stepper: Stepper  # that has its row: one of its own until the next codes
+    row: int = 0
     steps: int = 0  # codes so far
     yielded: int = 0
 
@@ -37,7 +39,6 @@ class ContinuousBatch:
     device: torch.device
     vocoder: Vocoder | None = None
     _texts: list[_Text] = field(default_factory=list)
-    _stepper: Stepper | None = None
 
     @property
     def keys(self) -> list[int]:
@@ -54,29 +55,19 @@ class ContinuousBatch:
         stepper = Stepper(self.network, 1, cache_capacity(config, len(ids), limit), config.max_codes, self.device,
                           is_guided(self.network, sampling))
         stepper.prefill([ids], [voice], sampling)
-        if self._stepper is not None:
-            parts = [(self._stepper, row) for row in range(len(self._texts))]
-            stepper = Stepper.from_texts([*parts, (stepper, 0)])
-        self._stepper = stepper
-        self._texts.append(_Text(key, voice, TextProgress(config, limit)))
+        self._texts.append(_Text(key, voice, TextProgress(config, limit), stepper))
 
-    @torch.inference_mode()
     def leave(self, keys: Collection[int]) -> None:
         """See `models.base.ContinuousBatch`."""
-        rows = [row for row, text in enumerate(self._texts) if text.key not in keys]
-        if len(rows) == len(self._texts):
-            return
-        stepper = self._stepper
-        assert stepper is not None
-        self._stepper = Stepper.from_texts([(stepper, row) for row in rows]) if rows else None
-        self._texts = [self._texts[row] for row in rows]
+        self._texts = [text for text in self._texts if text.key not in keys]
 
     @torch.inference_mode()
     def decode(self) -> list[DecodedCodes]:
         """See `models.base.ContinuousBatch`."""
-        stepper = self._stepper
-        if stepper is None:
+        if not self._texts:
             return []
+        stepper = self._joined()
+        stepper.merge(stepper.layers_to_merge())  # another batch may have merged other adapters into them
         # Texts that joined at different times are looked at after the same numbers of their codes as alone.
         count = min(min(SYNC_INTERVAL - text.steps % SYNC_INTERVAL, text.progress.limit - text.steps)
                     for text in self._texts)
@@ -87,17 +78,27 @@ class ContinuousBatch:
         decoded: list[DecodedCodes] = []
         silence = SilenceCheck(self.vocoder, [text.voice for text in self._texts],
                                self.network.config.code_rate) if self.vocoder else None
-        for row, text in enumerate(self._texts):
+        for text in self._texts:
             text.steps += count
             if text.steps % SYNC_INTERVAL and text.steps < text.progress.limit:
                 continue
-            so_far = codes[row, :text.steps]
-            result = text.progress.result(stepper, row, so_far, silence, row)
+            so_far = codes[text.row, :text.steps]
+            result = text.progress.result(stepper, text.row, so_far, silence)
             new = (so_far if result is None else result.codes)[text.yielded:]
             text.yielded += len(new)
             decoded.append(DecodedCodes(text.key, new.copy(), _owned(result)))
         self.leave([one.key for one in decoded if one.result is not None])
         return decoded
+
+    def _joined(self) -> Stepper:
+        """One stepper for all texts: a new one if texts have joined or left since the last codes."""
+        stepper = self._texts[0].stepper
+        if all(text.stepper is stepper for text in self._texts) and stepper.texts == len(self._texts):
+            return stepper
+        stepper = Stepper.from_texts([(text.stepper, text.row) for text in self._texts])
+        for row, text in enumerate(self._texts):
+            text.stepper, text.row = stepper, row
+        return stepper
 
 
 def _owned(result: Generated | None) -> Generated | None:

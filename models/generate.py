@@ -80,7 +80,7 @@ def decode_steps(stepper: Stepper, limits: Sequence[int], silence: SilenceCheck 
         codes = stepper.codes[:, :step].cpu().numpy()
         for row, text in enumerate(texts):
             if results[row] is None:
-                results[row] = text.result(stepper, row, codes[row], silence, row)
+                results[row] = text.result(stepper, row, codes[row], silence)
         yield codes, results
         if None not in results:
             return
@@ -94,17 +94,13 @@ class TextProgress:
     limit: int  # codes
     silent_from: int | None = None  # the index of a repetition that is silence
 
-    def result(self, stepper: Stepper, row: int, codes: np.ndarray, silence: SilenceCheck | None,
-               voice: int) -> Generated | None:
-        """The result of the text in a `row` of the stepper with `codes` (U,) so far; None while it goes on.
-
-        `voice` is the number of its voice in the silence check.
-        """
+    def result(self, stepper: Stepper, row: int, codes: np.ndarray, silence: SilenceCheck | None) -> Generated | None:
+        """The result of the text in a `row` of the stepper with `codes` (U,) so far; None while it goes on."""
         result = _finished(codes, self.limit, self.config, self.silent_from)
         if result is not None and result.finish_reason == "repetition" and silence is not None:
             start = len(result.codes)
             so_far = stepper.with_hidden_states(row, Generated(codes[:self.limit], "limit"))
-            sound = silence.repeated_sound(voice, so_far, start)
+            sound = silence.repeated_sound(row, so_far, start)
             if sound == "no speech":
                 result = Generated(result.codes, "no_speech")
             elif sound == "silence":
@@ -260,6 +256,7 @@ class Stepper:
         if len(first.predicting):
             joined.predicting = first.predicting.new_zeros(len(parts), first.max_codes, first.hidden.shape[-1])
 
+        lengths = [1 + int(stepper.positions[text]) for stepper, text in parts]
         for number, (stepper, text) in enumerate(parts):
             assert stepper.cache is not None
             assert replace(stepper.sampling, seed=0) == replace(first.sampling, seed=0)
@@ -268,10 +265,10 @@ class Stepper:
             for copy in range(2 if guided else 1):  # with and without its text
                 row, source_row = number + copy * len(parts), text + copy * stepper.texts
                 joined.positions[row], joined.hidden[row] = stepper.positions[source_row], stepper.hidden[source_row]
-                length = stepper.length
+                length = lengths[number]
                 joined.cache.storage[:, :, row, :, :length] = stepper.cache.storage[:, :, source_row, :, :length]
 
-        joined.length = int(joined.positions.max()) + 1
+        joined.length = max(lengths)
         joined.cache.span, joined.cache.aligned = joined.length, len(parts) == 1
         return joined
 

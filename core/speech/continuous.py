@@ -1,8 +1,8 @@
 """Speech of several requests at once, by continuous batching: a request that comes joins those that are computed.
 
 `advance` decodes a few codes of every text chunk in the batch, so a new request waits for eight codes at most, and
-the rows of a request that is cancelled are free after as many. The first chunk of a request goes before later chunks
-of others, because somebody waits for it. Chunks have the seeds of `Synthesizer.synthesize`: a request that is alone has
+the rows of a request that is cancelled are free after as many. The first chunk of a request goes before later chunks,
+its own and those of others, because somebody waits for it. Chunks have the seeds of `Synthesizer.synthesize`: a request that is alone has
 the same codes.
 """
 
@@ -133,8 +133,8 @@ class ContinuousSynthesizer:
             self._deliver(request)
 
     def _join_waiting(self) -> None:
-        waiting = [chunk for chunks in self._chunks.values() for chunk in chunks[:_CHUNKS_AT_ONCE]
-                   if chunk.speech is None]
+        waiting = [chunk for chunks in self._chunks.values() if chunks
+                   for chunk in chunks[:1 if chunks[0].first else _CHUNKS_AT_ONCE] if chunk.speech is None]
         for chunk in sorted(waiting, key=lambda one: one.priority):
             limit = self._max_texts if chunk.first else self._max_texts - self._max_texts // _RESERVED_SHARE
             if self.rows >= limit or chunk.request not in self._chunks:
