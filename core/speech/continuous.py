@@ -2,8 +2,8 @@
 
 `advance` decodes a few codes of every text chunk in the batch, so a new request waits for eight codes at most, and
 the rows of a request that is cancelled are free after as many. The first chunk of a request goes before later chunks,
-its own and those of others, because somebody waits for it. Chunks have the seeds of `Synthesizer.synthesize`: a request that is alone has
-the same codes.
+its own and those of others, because somebody waits for it. Chunks have the seeds of `Synthesizer.synthesize`: a request
+that is alone has the same codes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
+from config.errors import UserError
 from config.schema import SamplingOptions
 from core import compute
 from core.model.adapters import Adapters
@@ -116,7 +118,7 @@ class ContinuousSynthesizer:
             try:
                 with batch.synthesizer.model.adapters_for_batch(languages):
                     decoded = batch.rows.decode()
-            except Exception as error:  # noqa: BLE001  (such as out of memory: the other batches go on)
+            except torch.OutOfMemoryError as error:  # the other batches go on
                 for request in {chunk.request for chunk in batch.chunks.values()}:
                     self._end(request, error)
                 self._batches.pop(key, None)
@@ -141,7 +143,7 @@ class ContinuousSynthesizer:
                 continue
             try:
                 self._begin(chunk)
-            except Exception as error:  # noqa: BLE001  (of this request alone)
+            except (UserError, torch.OutOfMemoryError) as error:  # of this request alone
                 self._end(chunk.request, error)
 
     def _begin(self, chunk: _Chunk) -> None:
@@ -202,7 +204,7 @@ class ContinuousSynthesizer:
             elif speech.sampling is not attempt:
                 self._free(chunk)
                 self._join(chunk, speech)
-        except Exception as error:  # noqa: BLE001  (of this request alone)
+        except (UserError, torch.OutOfMemoryError) as error:  # of this request alone
             self._end(request, error)
 
     def _halve(self, chunk: _Chunk, halves: tuple[TextChunk, TextChunk]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,8 +13,8 @@ from core.speech import evaluation
 from core.speech.continuous import ContinuousSynthesizer, SpeechRequest
 from core.speech.synthesis import SynthesizedChunk, Synthesizer, join_chunks
 from core.workspace import Workspace
-from tests.trained import RUN, trained_world
 from models.base import VocoderOptions, Voice
+from tests.trained import RUN, trained_world
 from tests.worlds import CodesAsSound
 
 LIVELY = SamplingOptions(temperature=1.0, min_p=0.0, seed=11)
