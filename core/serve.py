@@ -54,7 +54,8 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
         reporter.emit(Plan((
             f"Serving at {address}{', with a key' if key else ''}.",
             *(f"{model.reference}: {pluralize(len(model.languages), 'language')}, {model.default_language} unless a "
-              f"request names another; {pluralize(len(model.voices), 'voice')}." for model in served)), {}))
+              f"request names another; {pluralize(len(model.voices), 'voice')}." for model in served)),
+            {"port": listener.getsockname()[1], "key": int(bool(key))}))
         if not access.is_loopback(options.host):
             reporter.emit(WarningRaised("It speaks plain HTTP: the key can be read on the way. Put a proxy with TLS in "
                                         "front."))
@@ -87,7 +88,7 @@ class _Report:
         counts = self.count(), self._server.engine.requests
         if counts != self._shown:
             self._shown = counts
-            self._reporter.emit(Progress(counts[0], None, "requests", f"{counts[1]} open"))
+            self._reporter.emit(Progress(counts[0], None, "requests", f"answered, {counts[1]} open"))
 
 
 def _listen(host: str, port: int) -> socket.socket:

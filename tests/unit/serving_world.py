@@ -114,9 +114,8 @@ def serving(workspace: Workspace, name: str, **options: Any) -> Iterator[Server]
         time.sleep(0.02)
     plan = listener.of("plan")[0]
     assert isinstance(plan, Plan)
-    port = int(plan.lines[0].partition("/v1")[0].rpartition(":")[2])
     try:
-        yield Server(port, listener, ends)
+        yield Server(plan.counts["port"], listener, ends)
     finally:
         listener.stopped = True
         thread.join(60)
