@@ -28,8 +28,8 @@ def build(page: Page) -> None:
     """Lay out model, address, key and buttons."""
     fields = ServeOptions.model_fields
     gr.HTML(paragraph(
-        "Other programs can use a model over OpenAI's speech API. The server holds the device as a job does: a training "
-        "that is started meanwhile waits for it.", class_="small"))
+        "Other programs can use a model over OpenAI's speech API. The server holds the device as a job does: a "
+        "training that is started meanwhile waits for it.", class_="small"))
     with gr.Row(elem_classes="grid"):
         model = gr.Dropdown([], label="Model", elem_id="serve-model", min_width=200)
         host = gr.Textbox(fields["host"].default, label=fields["host"].title, info=fields["host"].description,

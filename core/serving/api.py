@@ -119,15 +119,25 @@ class SpeechServer:
         began = time.monotonic()
         if not body.input.strip():
             raise APIError(400, "The input is empty. Send at least one word.", "invalid_value", "input")
+        if any("\ud800" <= letter <= "\udfff" for letter in body.input):
+            raise APIError(400, "The input has half of a surrogate pair, which is no character.", "invalid_value",
+                           "input")
         if len(body.input) > self.options.max_characters:
             raise APIError(400, f"The input has {len(body.input)} characters; at most {self.options.max_characters} "
                                 "are allowed. Send it in parts.", "string_above_max_length", "input")
         if body.timestamps and body.stream_format != "sse":
             raise APIError(400, "Word times are sent as events. Set stream_format to sse.", "invalid_value",
                            "timestamps")
-        self.engine.check_capacity()
         reference = self.models.find(body.model)
-        return await asyncio.to_thread(self._prepare, body, reference, began)
+        self.engine.admit()
+        prepared = False
+        try:
+            response = await asyncio.to_thread(self._prepare, body, reference, began)
+            prepared = True
+            return response
+        finally:
+            if not prepared:
+                self.engine.release()
 
     def _prepare(self, body: SpeechBody, reference: str, began: float) -> SpeechResponse:
         voice = self.models.open(reference, body.voice_name, body.language, (body.instructions or "").strip())
@@ -184,7 +194,8 @@ class SpeechResponse(Response):
             await self._send_error(send, error)
         finally:
             self._server.engine.cancel(request)
-            await asyncio.to_thread(self._encoder.close)
+            self._server.engine.release()
+            self._encoder.close()
             self._count(outcome)
 
     async def _send_speech(self, parts: asyncio.Queue[SynthesizedChunk | Exception | None], send: Send) -> None:

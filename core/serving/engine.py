@@ -36,28 +36,35 @@ class SpeechEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._alive: set[SpeechRequest] = set()
         self._stopping = False
+        self._admitted = 0
 
     @property
     def requests(self) -> int:
-        """Requests that are computed or wait."""
+        """Requests that are computed, wait or are prepared."""
         with self._changed:
-            return len(self._alive)
+            return self._admitted
 
     @property
     def rows(self) -> int:
         """Sentences that are computed now."""
         return self._synthesizer.rows
 
-    def check_capacity(self) -> None:
-        """`TooManyRequests` or `ShuttingDown` if no request would be taken now."""
+    def admit(self) -> None:
+        """Count a request that has come; `TooManyRequests` or `ShuttingDown` if it is not taken."""
         with self._changed:
             if self._stopping:
                 raise ShuttingDown
-            if len(self._alive) >= self._max_requests:
+            if self._admitted >= self._max_requests:
                 raise TooManyRequests
+            self._admitted += 1
+
+    def release(self) -> None:
+        """Count a request no more: it was answered."""
+        with self._changed:
+            self._admitted -= 1
 
     def submit(self, request: SpeechRequest) -> None:
-        """Let the request join; `TooManyRequests` or `ShuttingDown` if it is not taken."""
+        """Let an admitted request join."""
         finish = request.finish
 
         def finish_once(error: Exception | None) -> None:
@@ -67,10 +74,6 @@ class SpeechEngine:
 
         request.finish = finish_once
         with self._changed:
-            if self._stopping:
-                raise ShuttingDown
-            if len(self._alive) >= self._max_requests:
-                raise TooManyRequests
             self._alive.add(request)
             self._commands.append(lambda: self._synthesizer.add(request))
             self._changed.notify()

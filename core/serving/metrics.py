@@ -13,7 +13,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter("lisan_requests", "Requests for speech that have ended.", 
+        self.requests = Counter("lisan_requests", "Requests for speech that have ended.",
                                 ("model", "format", "outcome"), registry=self.registry)
         self.waiting = Gauge("lisan_requests_open", "Requests that are computed or wait.", registry=self.registry)
         self.rows = Gauge("lisan_sentences_computed", "Sentences that are computed now.", registry=self.registry)

@@ -70,7 +70,8 @@ class Server:
         finally:
             connection.close()
 
-    def speak(self, text: str = "the cat sees a dog", headers: dict[str, str] | None = None, **fields: object) -> Answer:
+    def speak(self, text: str = "the cat sees a dog", headers: dict[str, str] | None = None,
+              **fields: object) -> Answer:
         body = json.dumps({"input": text, **fields}).encode()
         return self.ask("POST", "/v1/audio/speech", body, JSON | (headers or {}))
 

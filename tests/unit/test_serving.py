@@ -27,7 +27,7 @@ from tests.trained import RUN, trained_world
 from tests.unit.serving_world import JSON, Server, serving
 
 TEXT = "the cat sees a dog. we go home now."
-LONG = "five green birds sing and she reads a book. " * 40
+LONG = "five green birds sing and she reads a book. " * 20
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def server(world: Workspace) -> Iterator[Server]:
     workspace_voices.mkdir(exist_ok=True)
     noise = 0.1 * np.random.default_rng(0).standard_normal(32000).astype(np.float32)
     soundfile.write(workspace_voices / "aunt.wav", noise, 16000)
-    with serving(world, "served", models=(f"run:{RUN}", "base:tiny"), max_characters=2000, max_requests=24) as found:
+    with serving(world, "served", models=(f"run:{RUN}", "base:tiny"), max_characters=2000, max_requests=8) as found:
         yield found
 
 
@@ -249,7 +249,7 @@ def test_speed_changes_the_duration(server: Server) -> None:
 
 
 def test_a_full_queue_answers_429_with_a_time_to_wait(server: Server) -> None:
-    connections = [server.begin(LONG, response_format="pcm") for _ in range(24)]
+    connections = [server.begin(LONG, response_format="pcm") for _ in range(8)]
     try:
         deadline = time.monotonic() + 60
         while (answer := server.speak("a dog", response_format="pcm")).status != 429:
@@ -269,10 +269,6 @@ def test_a_changed_model_is_read_again_and_no_request_is_lost(world: Workspace, 
         before = server.speak(response_format="pcm")
         running = server.begin(LONG, response_format="pcm")
         weights = copy.model("tiny") / "t3.safetensors"
-        from models.tiny.model_folder import load_config
-        from models.weights import LazyWeights
-        assert LazyWeights.open(weights).names
-        assert load_config
         _change_weights(weights)
         after = server.speak(response_format="pcm")
         assert after.status == 200
@@ -296,7 +292,7 @@ def _change_weights(path: Path) -> None:
 
 def test_a_request_that_takes_too_long_is_ended(world: Workspace) -> None:
     with serving(world, "late", models=("base:tiny",), max_seconds=1, max_characters=100_000) as server:
-        answer = server.speak(LONG * 3, response_format="wav")
+        answer = server.speak(LONG * 4, response_format="wav")
         assert answer.status == 400
         assert "1 s" in answer.error["message"]
 
@@ -396,8 +392,8 @@ def test_metrics_count_what_happened(server: Server) -> None:
 
 
 @pytest.mark.parametrize("sound_format", FORMATS)
-@pytest.mark.parametrize("rate", [16_000, 22_050, 24_000])
-def test_parts_of_any_size_encode_to_the_whole_sound(sound_format: SoundFormat, rate: int, tmp_path: Path) -> None:
+def test_parts_of_any_size_encode_to_the_whole_sound(sound_format: SoundFormat, tmp_path: Path) -> None:
+    rate = 22_050
     sound = (0.3 * np.sin(np.arange(2 * rate) * 2 * np.pi * 220 / rate)).astype(np.float32)
     for streamed in (False, True):
         encoder = open_encoder(sound_format, rate, streamed)
