@@ -19,6 +19,8 @@ import soundfile
 
 from config.errors import UserError
 from config.schema import SamplingOptions, ServeOptions
+from core.library import learning
+from core.library.learning import Learning, LearningRecord, LearningReport
 from core.serving.served_models import _emotion_of
 from core.serving.sound_formats import CONTENT_TYPES, FORMATS, SoundFormat, open_encoder
 from core.workspace import Workspace
@@ -320,12 +322,10 @@ def test_a_key_is_needed_for_all_but_health(world: Workspace, tmp_path: Path) ->
 
 
 def test_a_model_with_a_bad_outcome_is_served_only_if_that_is_accepted(world: Workspace) -> None:
-    from core.library.learning import LEARNING
-
-    path = world.run(RUN) / LEARNING
+    path = world.run(RUN) / learning.LEARNING
     before = path.read_bytes() if path.exists() else None
-    report = {"reports": [{"step": _step(world), "learning": "silent", "languages": []}]}
-    path.write_text(json.dumps(report), encoding="utf-8")
+    step = _step(world)
+    learning.write_learning(path.parent, LearningRecord(reports={str(step): LearningReport(step, Learning.SILENT)}))
     try:
         with pytest.raises(UserError, match="not served"), serving(world, "bad", models=(f"run:{RUN}",)):
             pass
