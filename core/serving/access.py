@@ -13,11 +13,11 @@ import json
 import os
 import re
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config.errors import UserError
@@ -83,13 +83,12 @@ def check_origins(origins: tuple[str, ...]) -> frozenset[str]:
     return frozenset(origins)
 
 
-@dataclass(frozen=True)
-class Refusal(Exception):
-    """A request that no route sees."""
+class Refusal(HTTPException):
+    """A request that no route sees, or whose body is too long."""
 
-    status: int
-    message: str
-    code: str
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(status, message)
+        self.code = code
 
 
 def error_body(message: str, code: str, field: str | None = None, kind: str = "invalid_request_error") -> bytes:
@@ -147,8 +146,8 @@ class GuardedServer:
             self._check(scope, headers, allowed_origin)
             await self._app(scope, receive_limited, send_with_headers)
         except Refusal as refusal:
-            more = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
-            await _answer(send_with_headers, refusal.status, error_body(refusal.message, refusal.code), more)
+            more = {"www-authenticate": "Bearer"} if refusal.status_code == 401 else {}
+            await _answer(send_with_headers, refusal.status_code, error_body(refusal.detail, refusal.code), more)
 
     def _check(self, scope: Scope, headers: Headers, allowed_origin: str | None) -> None:
         hosts = headers.getlist("host")

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from config.errors import CODE, UserError
 from config.schema import SamplingOptions, ServeOptions
-from core.serving.access import error_body
+from core.serving.access import Refusal, error_body
 from core.serving.engine import ShuttingDown, SpeechEngine, TooManyRequests
 from core.serving.metrics import Metrics
 from core.serving.served_models import LoadedVoice, ServedModels, UnknownName
@@ -361,7 +361,8 @@ def build_api(server: SpeechServer) -> FastAPI:
 
     async def no_route(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return _error_response(APIError(error.status_code, f"{error.detail}.", "not_found"))
+        code = error.code if isinstance(error, Refusal) else "not_found"
+        return _error_response(APIError(error.status_code, f"{error.detail.rstrip('.')}.", code))
 
     for kind in (APIError, UserError, TooManyRequests, ShuttingDown, Exception):
         api.add_exception_handler(kind, known_error)
