@@ -22,6 +22,7 @@ from core.library.catalog import ModelReference, resolve
 from core.library.certificate import CERTIFICATE
 from core.library.records import CHECKPOINT, EXPORT_SUMS, CheckpointRecord, read_export_record, read_record
 from core.library.reference_voices import SPEAKER
+from core.model.loading import TTSModel
 from core.sources.recognisers import BUILT_IN
 from core.speech import transcription
 from core.speech.model_cache import CachedSynthesizer, ModelCache
@@ -88,6 +89,7 @@ class ServedModels:
         self._cache = ModelCache(len(self.references))
         self._guard = threading.Lock()
         self._synthesizers: dict[tuple[str, str, str], CachedSynthesizer] = {}
+        self._voice_names: dict[str, tuple[TTSModel, tuple[str, ...]]] = {}
         for reference in self.references:
             _check_outcome(workspace, resolve(workspace, reference), options.accept_outcome)
 
@@ -108,14 +110,14 @@ class ServedModels:
         found = resolve(self._workspace, reference)
         languages = tuple(synthesizer.front_end.languages)
         return ServedModel(reference, languages, self._default_language(synthesizer),
-                           self.voices(found, synthesizer), model_hash(found, synthesizer),
+                           self.voices(reference, synthesizer), model_hash(found, synthesizer),
                            int(found.folder.stat().st_mtime))
 
-    def voices(self, model: ModelReference, synthesizer: Synthesizer) -> tuple[str, ...]:
+    def voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
         """The names of voices: the default one, those of the model, recordings of the workspace, and speakers."""
-        own = synthesizer.model.family.load_voices(synthesizer.model.base_folder)
+        own = self._own_voices(reference, synthesizer)
         recordings = [path.stem for path in reference_voices.list_recordings(self._workspace)]
-        speakers = [f"{SPEAKER}{name}" for name in self._speakers(model) if name]
+        speakers = [f"{SPEAKER}{name}" for name in self._speakers(reference) if name]
         return tuple(dict.fromkeys((DEFAULT_VOICE, *own, *recordings, *speakers)))
 
     def open(self, reference: str, voice: str, language: str, instructions: str) -> LoadedVoice:
@@ -167,30 +169,29 @@ class ServedModels:
         """The option of a voice by its name. A name is looked up in lists, and never taken for a path."""
         if voice in ("", DEFAULT_VOICE):
             return self._options.voice
-        model = resolve(self._workspace, reference)
-        own = self._own_voices(reference)
-        if voice in own:
+        default = self._load(reference, "", SoundOptions()).synthesizer
+        if voice in self._own_voices(reference, default):
             return voice
         for path in reference_voices.list_recordings(self._workspace):
             if voice == path.stem:
                 return str(path)
-        if voice.startswith(SPEAKER) and voice.removeprefix(SPEAKER) in self._speakers(model):
+        if voice.startswith(SPEAKER) and voice.removeprefix(SPEAKER) in filter(None, self._speakers(reference)):
             return voice
         if voice in OPENAI_VOICES:
             return self._options.voice
-        known = (DEFAULT_VOICE, *own, *(path.stem for path in reference_voices.list_recordings(self._workspace)),
-                 *(f"{SPEAKER}{name}" for name in self._speakers(model) if name))
         raise UnknownName("voice", f"The model {reference} has no voice {voice[:80]!r}.",
-                          f"Its voices are: {join_names(list(dict.fromkeys(known)), 40)}.")
+                          f"Its voices are: {join_names(self.voices(reference, default), 40)}.")
 
-    def _own_voices(self, reference: str) -> Sequence[str]:
-        loaded = next((kept for key, kept in self._synthesizers.items() if key[0] == reference), None)
-        if loaded is None:
-            loaded = self._load(reference, "", SoundOptions())
-        model = loaded.synthesizer.model
-        return tuple(model.family.load_voices(model.base_folder))
+    def _own_voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
+        """The voices that come with a model; they are read once, as that takes as long as a sentence."""
+        model = synthesizer.model
+        known = self._voice_names.get(reference)
+        if known is None or known[0] is not model:
+            known = self._voice_names[reference] = model, tuple(model.family.load_voices(model.base_folder))
+        return known[1]
 
-    def _speakers(self, model: ModelReference) -> Sequence[str]:
+    def _speakers(self, reference: str) -> Sequence[str]:
+        model = resolve(self._workspace, reference)
         return tuple(model_info.speakers(self._workspace, model)) if model.kind != "base" else ()
 
     def _default_language(self, synthesizer: Synthesizer) -> str:
