@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -163,6 +164,7 @@ class SpeechResponse(Response):
         self._stretch = TimeStretch(voice.synthesizer.sample_rate, body.speed)
         self._sound: list[np.ndarray] = []  # for word times
         self._audio_s = 0.0
+        self._encoding, self._closed = threading.Lock(), False  # the encoder is not safe for threads
         self._sent = False  # whether the status and the headers were sent
         self.background = None
 
@@ -195,8 +197,8 @@ class SpeechResponse(Response):
         finally:
             self._server.engine.cancel(request)
             self._server.engine.release()
-            self._encoder.close()
             self._count(outcome)
+            await asyncio.shield(asyncio.to_thread(self._close))
 
     async def _send_speech(self, parts: asyncio.Queue[SynthesizedChunk | Exception | None], send: Send) -> None:
         whole: list[bytes] = []
@@ -227,16 +229,28 @@ class SpeechResponse(Response):
         await send({"type": "http.response.body", "body": data})
 
     def _encode(self, waveform: np.ndarray) -> bytes:
-        stretched = self._stretch.push(waveform.astype(np.float32))
-        if self._recogniser is not None:
-            self._sound.append(stretched)
-        return self._encoder.push(stretched)
+        with self._encoding:
+            if self._closed:
+                return b""
+            stretched = self._stretch.push(waveform.astype(np.float32))
+            if self._recogniser is not None:
+                self._sound.append(stretched)
+            return self._encoder.push(stretched)
 
     def _finish(self) -> bytes:
-        rest = self._stretch.finish()
-        if self._recogniser is not None:
-            self._sound.append(rest)
-        return self._encoder.push(rest) + self._encoder.finish()
+        with self._encoding:
+            if self._closed:
+                return b""
+            rest = self._stretch.finish()
+            if self._recogniser is not None:
+                self._sound.append(rest)
+            return self._encoder.push(rest) + self._encoder.finish()
+
+    def _close(self) -> None:
+        """Close the encoder; a thread may still encode for a client that has left."""
+        with self._encoding:
+            self._closed = True
+            self._encoder.close()
 
     async def _send_part(self, send: Send, data: bytes) -> None:
         if not data:

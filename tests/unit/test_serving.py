@@ -428,3 +428,37 @@ def test_instructions_are_weights_of_emotions() -> None:
 def test_the_defaults_serve_the_built_in_model_to_this_machine_alone() -> None:
     options = ServeOptions()
     assert (options.models, options.host, options.accept_outcome) == (("base:tiny",), "127.0.0.1", False)
+
+
+class SlowEncoder:
+    """An encoder that notices if it is closed while it encodes, which aborts the process in libopus."""
+
+    def __init__(self, encoding: threading.Event) -> None:
+        self.encoding, self.active, self.closed_while_active = encoding, False, list[bool]()
+
+    def push(self, waveform: np.ndarray) -> bytes:
+        self.active = True
+        self.encoding.set()
+        time.sleep(0.5)
+        self.active = False
+        return b"sound"
+
+    def finish(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        self.closed_while_active.append(self.active)
+
+
+def test_no_encoder_is_closed_while_a_thread_encodes(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding = threading.Event()
+    encoder = SlowEncoder(encoding)
+    monkeypatch.setattr("core.serving.api.open_encoder", lambda *_arguments: encoder)
+    connection = server.begin("a dog")
+    assert encoding.wait(60)
+    connection.close()
+    deadline = time.monotonic() + 30
+    while not encoder.closed_while_active:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert encoder.closed_while_active == [False]
