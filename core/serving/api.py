@@ -11,9 +11,11 @@ import base64
 import json
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -37,6 +39,7 @@ from core.speech.synthesis import SynthesizedChunk
 from core.speech.transcription import CTCModel
 from data.acoustics.time_stretch import TimeStretch
 
+Result = TypeVar("Result")
 _RETRY_AFTER_S = 2
 _KNOWN_ERRORS = (UserError, TooManyRequests, ShuttingDown, RuntimeError, MemoryError, OSError)
 _LARGEST_SEED = 2**53
@@ -114,6 +117,11 @@ class SpeechServer:
     options: ServeOptions
     metrics: Metrics = field(default_factory=Metrics)
     recognisers: dict[tuple[str, str], CTCModel] = field(default_factory=dict)  # by reference and language
+    loader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "loader"))
+
+    async def in_loader(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """`work` in the one thread that loads models: memory that many threads free is not given back."""
+        return await asyncio.get_running_loop().run_in_executor(self.loader, work, *arguments)
 
     async def open_speech(self, body: SpeechBody) -> SpeechResponse:
         """Check a request and load what it needs; its speech is computed when the response is sent."""
@@ -133,7 +141,7 @@ class SpeechServer:
         self.engine.admit()
         prepared = False
         try:
-            response = await asyncio.to_thread(self._prepare, body, reference, began)
+            response = await self.in_loader(self._prepare, body, reference, began)
             prepared = True
             return response
         finally:
@@ -341,14 +349,14 @@ def build_api(server: SpeechServer) -> FastAPI:
         return await server.open_speech(body)
 
     async def list_models() -> dict[str, object]:
-        described = [await asyncio.to_thread(server.models.describe, name) for name in server.models.references]
+        described = [await server.in_loader(server.models.describe, name) for name in server.models.references]
         return {"object": "list", "data": [
             {"id": model.reference, "object": "model", "created": model.created, "owned_by": "lisan",
              "languages": model.languages, "default_language": model.default_language, "sha256": model.model_hash}
             for model in described]}
 
     async def list_voices(model: str = "") -> dict[str, object]:
-        described = await asyncio.to_thread(server.models.describe, server.models.find(model))
+        described = await server.in_loader(server.models.describe, server.models.find(model))
         return {"object": "list", "model": described.reference, "voices": list(described.voices),
                 "data": [{"id": name, "name": name, "object": "voice"} for name in described.voices]}
 
