@@ -77,7 +77,7 @@ def given_values(namespace: argparse.Namespace, model: type[Options]) -> dict[st
     values: dict[str, Any] = {}
     for flag in flags(model):
         value = getattr(namespace, flag.destination, None)
-        if value is not None:
+        if value is not None and not (flag.positional and value == []):
             *groups, name = flag.path
             inner = values
             for group in groups:
@@ -118,7 +118,7 @@ def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
         if isinstance(value, bool):
             arguments.append(flag.name if value else "--no-" + flag.name[2:])
         elif flag.positional:
-            words.append(str(value))
+            words += map(str, value) if isinstance(value, tuple) else [str(value)]
         elif isinstance(value, tuple):
             for item in value:
                 arguments += [flag.name, *(item if isinstance(item, tuple) else (str(item),))]
@@ -146,6 +146,8 @@ def _shape(flag: Flag) -> dict[str, Any]:
             parts = get_args(item)
             metavar = tuple(f"PART{number + 1}" for number in range(len(parts)))
             return {"action": "append", "nargs": len(parts), "metavar": metavar}
+        if flag.positional:
+            return {"nargs": "*", "metavar": flag.path[-1]}
         return {"action": "extend", "nargs": "+", "metavar": flag.path[-1].upper()}
     return {"metavar": flag.path[-1], "nargs": "?"} if flag.positional else {"metavar": flag.path[-1].upper()}
 

@@ -671,6 +671,27 @@ class SynthesizeOptions(Options):
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
+class ServeOptions(Options):
+    """Serve models over OpenAI's speech API. The key is read from LISAN_SERVE_KEY, or from a file."""
+
+    models: tuple[str, ...] = Field(("base:tiny",), title="Models", description="`export:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `base:NAME`; the first is that of clients that name none.", json_schema_extra={"positional": True})
+    host: str = Field("127.0.0.1", title="Address", description="Address to listen on; any but that of this machine alone needs a key.")
+    port: int = Field(8020, ge=0, le=65535, title="Port", description="0 chooses a free one.")
+    key_file: AbsolutePath = Field("", title="Key file", description="File with the bearer key that clients send, instead of LISAN_SERVE_KEY.")
+    allow_host: tuple[str, ...] = Field((), title="Names", description="Other names under which the server is reached, such as that of a proxy.")
+    allow_origin: tuple[str, ...] = Field((), title="Origins", description="Web pages that may use the server (CORS), such as https://chat.example.org.")
+    voice: VoiceOrPath = Field("", title="Default voice", description="The voice of requests that name none: a voice of the model, `speaker:NAME`, or the path of a reference recording; empty is the model's first voice.")
+    language: LanguageOrNothing = Field("", title="Default language", description="Language of requests that name none; empty is the first new language of the model, else English.")
+    rows: int = Field(16, ge=1, le=256, title="Sentences at once", description="Sentences that are computed together.")
+    max_characters: int = Field(20_000, ge=1, le=10_000_000, title="Longest text", description="Characters of a request.")
+    max_requests: int = Field(64, ge=1, le=10_000, title="Most requests", description="Requests that are computed or wait; more are answered with status 429.")
+    max_seconds: int = Field(600, ge=1, le=86_400, title="Longest request (s)", description="After this time a request is ended.")
+    accept_outcome: bool = Field(False, title="Serve in spite of the outcome", description="Serve a model whose preservation checks failed, or that learned nothing.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model, as for `synthesize`.")
+    unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
 class CompareOptions(Options):
     """Synthesize the same texts with the base and the fine-tuned model, and score both."""
 

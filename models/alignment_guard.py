@@ -72,6 +72,10 @@ class AlignmentGuard:
         logits = torch.where(self.suppress[:, None] & is_stop, -LARGE, logits)
         return torch.where(self.force[:, None], torch.where(is_stop, LARGE, -LARGE), logits)
 
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All tensors, each with an entry for each text."""
+        return (self.length, self.end, self.reread, self.suppress_before, self.last_ids, *self.state())
+
     def state(self) -> tuple[torch.Tensor, ...]:
         """All tensors that `observe` changes."""
         return (self.frames, self.position, self.last_code, self.complete, self.suppress, self.force, self.tail,

@@ -21,7 +21,7 @@ T text ids, U speech codes, S samples, D embedding size, V text rows, K speech r
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -192,6 +192,15 @@ class AdaptedDecoder:
 
     tensors: Mapping[str, torch.Tensor]  # as they are stored
     module: nn.Module  # what the family's vocoder decodes with
+
+
+@dataclass(frozen=True)
+class DecodedCodes:
+    """New codes of a text in a continuous batch, and its result if it has ended."""
+
+    key: int  # of the text
+    codes: np.ndarray  # (n,) int64, since the last ones
+    result: Generated | None
 
 
 @dataclass(frozen=True)
@@ -421,6 +430,35 @@ class LanguageModel(Protocol):
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling,
                vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
         """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result."""
+        ...
+
+    def continuous_batch(self, vocoder: Vocoder | None = None) -> ContinuousBatch:
+        """An empty batch that texts join one by one; for `vocoder` see `generate`."""
+        ...
+
+    def code_limit(self, text_length: int) -> int:
+        """The largest number of codes for a text of so many ids; `UserError` if it is too long for the model."""
+        ...
+
+
+class ContinuousBatch(Protocol):
+    """Texts that are decoded together and join and leave one by one. Their sampling differs by the seed alone."""
+
+    @property
+    def keys(self) -> list[int]:
+        """The texts in the order of their rows."""
+        ...
+
+    def join(self, key: int, text: np.ndarray, voice: PreparedVoice, sampling: Sampling, limit: int) -> None:
+        """Prefill a text (T,), which `decode` then decodes with the others, up to `limit` codes."""
+        ...
+
+    def leave(self, keys: Collection[int]) -> None:
+        """Free the rows of these texts; keys of texts that have ended are ignored."""
+        ...
+
+    def decode(self) -> list[DecodedCodes]:
+        """Decode a few codes of each text. A text that has ended leaves the batch."""
         ...
 
 

@@ -72,34 +72,41 @@ def decode_steps(stepper: Stepper, limits: Sequence[int], silence: SilenceCheck 
     config = stepper.network.config
     max_codes = min(max(limits), config.max_codes)
     results: list[Generated | None] = [None] * len(limits)
-    silent_from: dict[int, int] = {}  # index of a repetition that is silence, keyed by text
-
-    # The host reads the codes every few steps only, because each read waits for the GPU.
+    texts = [TextProgress(config, min(limit, max_codes)) for limit in limits]
     for step in range(1, max_codes + 1):
         stepper.advance()
         if step % SYNC_INTERVAL and step < max_codes:
             continue
         codes = stepper.codes[:, :step].cpu().numpy()
-        for row, limit in enumerate(limits):
-            if results[row] is not None:
-                continue
-            result = _finished(codes[row], min(limit, max_codes), config, silent_from.get(row))
-
-            # A repetition may be a pause: only the sound of the codes tells.
-            if result is not None and result.finish_reason == "repetition" and silence is not None:
-                start = len(result.codes)
-                so_far = stepper.with_hidden_states(row, Generated(codes[row, :min(limit, max_codes)], "limit"))
-                sound = silence.repeated_sound(row, so_far, start)
-                if sound == "no speech":
-                    result = Generated(result.codes, "no_speech")
-                elif sound == "silence":
-                    silent_from[row] = start
-                    result = _finished(codes[row], min(limit, max_codes), config, start)
-            if result is not None:
-                results[row] = stepper.with_hidden_states(row, result)
+        for row, text in enumerate(texts):
+            if results[row] is None:
+                results[row] = text.result(stepper, row, codes[row], silence)
         yield codes, results
         if None not in results:
             return
+
+
+@dataclass
+class TextProgress:
+    """Whether a text that is being decoded has ended."""
+
+    config: SpeechNetworkConfig
+    limit: int  # codes
+    silent_from: int | None = None  # the index of a repetition that is silence
+
+    def result(self, stepper: Stepper, row: int, codes: np.ndarray, silence: SilenceCheck | None) -> Generated | None:
+        """The result of the text in a `row` of the stepper with `codes` (U,) so far; None while it goes on."""
+        result = _finished(codes, self.limit, self.config, self.silent_from)
+        if result is not None and result.finish_reason == "repetition" and silence is not None:
+            start = len(result.codes)
+            so_far = stepper.with_hidden_states(row, Generated(codes[:self.limit], "limit"))
+            sound = silence.repeated_sound(row, so_far, start)
+            if sound == "no speech":
+                result = Generated(result.codes, "no_speech")
+            elif sound == "silence":
+                self.silent_from = start
+                result = _finished(codes, self.limit, self.config, start)
+        return None if result is None else stepper.with_hidden_states(row, result)
 
 
 @torch.inference_mode()
@@ -218,17 +225,59 @@ class Stepper:
         allowed[config.stop_speech] = True
         self.sampler = Sampler(texts, allowed, config.stop_speech, max_codes)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
-        # All steps are the same, but a kernel counts by text.
         self.steps = torch.zeros(texts, dtype=torch.long, device=device)
-        self.code_position = torch.zeros((), dtype=torch.long, device=device)  # position of the last code
-        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # last vector of each row
+        self.code_position = torch.zeros(texts, dtype=torch.long, device=device)  # of the last code, by the scheme
+        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # of each row's last vector
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
         self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
         self.guard = AlignmentGuard(texts, device)
         self.guarded = False  # whether it watches these texts
+        self.sampling = Sampling()  # of these texts
         self.arrived = torch.zeros(texts, dtype=torch.int32, device=device)  # a counter of Triton's kernels
         self.cache: KVCache | None = None
         self.length = 0  # positions of the longest row
+
+    @classmethod
+    def from_texts(cls, parts: Sequence[tuple[Stepper, int]]) -> Stepper:
+        """A stepper that goes on with some texts of others, each given by its stepper and its number there.
+
+        Their sampling must be the same but for the seed.
+        """
+        first, device = parts[0][0], parts[0][0].steps.device
+        config, guided = first.network.config, first.sampler.uses_guidance
+        capacity = max(stepper.capacity for stepper, _ in parts)
+        joined = cls(first.network, len(parts), capacity, first.max_codes, device, guided)
+        joined.sampling, joined.guarded = first.sampling, first.guarded
+        joined.sampler.reset(first.sampling)
+
+        assert first.cache is not None
+        joined.cache = KVCache(config.decoder, joined.max_rows, capacity, device, first.cache.storage.dtype)
+        joined.cache.watched = first.cache.watched
+        joined.hidden = first.hidden.new_zeros(joined.max_rows, first.hidden.shape[-1])
+        if len(first.predicting):
+            joined.predicting = first.predicting.new_zeros(len(parts), first.max_codes, first.hidden.shape[-1])
+
+        lengths = [1 + int(stepper.positions[text]) for stepper, text in parts]
+        for number, (stepper, text) in enumerate(parts):
+            assert stepper.cache is not None
+            assert replace(stepper.sampling, seed=0) == replace(first.sampling, seed=0)
+            for target, source in zip(joined._text_tensors(), stepper._text_tensors(), strict=True):
+                target[number] = source[text]
+            for copy in range(2 if guided else 1):  # with and without its text
+                row, source_row = number + copy * len(parts), text + copy * stepper.texts
+                joined.positions[row], joined.hidden[row] = stepper.positions[source_row], stepper.hidden[source_row]
+                length = lengths[number]
+                joined.cache.storage[:, :, row, :, :length] = stepper.cache.storage[:, :, source_row, :, :length]
+
+        joined.length = max(lengths)
+        joined.cache.span, joined.cache.aligned = joined.length, len(parts) == 1
+        return joined
+
+    def _text_tensors(self) -> list[torch.Tensor]:
+        """All tensors with an entry for each text."""
+        predicting = [self.predicting] if len(self.predicting) else []
+        return [self.codes, self.steps, self.code_position, self.sampler.used, self.sampler.keys, *predicting,
+                *self.guard.tensors()]
 
     @property
     def rows(self) -> int:
@@ -240,6 +289,7 @@ class Stepper:
         """Process the texts' ids (T,): afterwards `hidden` is that of each row's start-of-speech token."""
         sampling = sampling if self.network.guided else replace(sampling, guidance=0.0)
         start, used = self.network.decoding_start(sampling.position_scheme)
+        self.sampling = sampling
         self.sampler.reset(sampling, used)
         assert self.rows <= self.max_rows
 
@@ -317,22 +367,19 @@ class Stepper:
 
         # Keep the state that predicts this code, if the vocoder needs it.
         if len(self.predicting):
-            self.predicting.index_copy_(1, self.steps[:1], self.hidden[:self.texts, None])
-
-        # Choose the codes, by one kernel if it offers the options.
+            step = self.steps[:, None, None].expand(-1, 1, self.hidden.shape[-1])
+            self.predicting.scatter_(1, step, self.hidden[:self.texts, None])
         logits = self._logits()
         if kernels is not None and not sampler.top_k and not sampler.uses_top_p:
             sampled = kernels.sample(logits, sampler, guard, self.arrived, self.codes, self.steps, self.code_position,
                                      positions)
         else:
-            sampled = sampler.sample(logits, self.steps[0], guard)
-            self.codes.index_copy_(1, self.steps[:1], sampled[:, None])
+            sampled = sampler.sample(logits, self.steps, guard)
+            self.codes.scatter_(1, self.steps[:, None], sampled[:, None])
             for count in (self.steps, self.code_position, positions):
                 count += 1
             sampled = sampled.repeat(rows // self.texts)
-
-        # Feed the codes back.
-        embedded = network.embed_code(sampled, self.code_position)
+        embedded = network.embed_code(sampled, self.code_position.repeat(rows // self.texts))
         self.hidden[:rows] = network.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
 
         # The guard watches where the text is attended to.

@@ -29,6 +29,7 @@ from models.base import (
     Vocoder,
     Voice,
 )
+from models.continuous_batch import ContinuousBatch
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper
 from models.speech_network import T3, quantize_decoding_
@@ -139,15 +140,18 @@ class TransformerLanguageModel:
 
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice], sampling: Sampling,
                  vocoder: Vocoder | None = None) -> list[Generated]:
-        limits = [self._code_limit(len(text)) for text in texts]
+        limits = [self.code_limit(len(text)) for text in texts]
         stepper = self._stepper_for(len(texts), max(map(len, texts)), sampling)
         return generate.generate(self.module, texts, voices, sampling, limits, self.device, stepper, vocoder)
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling,
                vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
-        limit = self._code_limit(len(text))
+        limit = self.code_limit(len(text))
         stepper = self._stepper_for(1, len(text), sampling)
         return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper, vocoder)
+
+    def continuous_batch(self, vocoder: Vocoder | None = None) -> ContinuousBatch:
+        return ContinuousBatch(self.module, self.device, vocoder)
 
     def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""
@@ -180,7 +184,7 @@ class TransformerLanguageModel:
         self._steppers.clear()
         merged_adapters.free(self.module)
 
-    def _code_limit(self, text_length: int) -> int:
+    def code_limit(self, text_length: int) -> int:
         """The largest number of codes for a text of so many ids; `UserError` if it is too long for the model."""
         if text_length > self.max_text_length:
             raise UserError(
@@ -191,7 +195,7 @@ class TransformerLanguageModel:
 
     def _capacity(self, text_length: int) -> int:
         """Cache positions for a text of so many ids and as many codes as it may have."""
-        return generate.cache_capacity(self.module.config, text_length, self._code_limit(text_length))
+        return generate.cache_capacity(self.module.config, text_length, self.code_limit(text_length))
 
     def _stepper_for(self, texts: int, text_length: int, sampling: Sampling) -> Stepper | None:
         """On CUDA a stepper with CUDA graphs for so many texts, reused as long as its buffers are large enough."""

@@ -31,8 +31,8 @@ class Sampler:
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
         self.columns = torch.arange(len(allowed), device=device)
         self.is_stop = self.columns == stop
-        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # codes at the first step, and later
-        self.keys = torch.zeros(max_codes, dtype=torch.int64, device=device)  # keys of the noise, by step
+        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # at the first step, and later
+        self.keys = torch.zeros(texts, max_codes, dtype=torch.int64, device=device)  # of the noise, by text and step
 
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""
@@ -45,27 +45,27 @@ class Sampler:
                               (self.noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
         self.log_min_p.log_()
-
-        # The key of each step depends on the seed alone.
-        steps = torch.arange(len(self.keys), device=self.keys.device)
+        steps = torch.arange(self.keys.shape[1], device=self.keys.device)
         self.keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)
         self.used.index_fill_(1, torch.as_tensor(list(used), dtype=torch.long, device=self.used.device), True)
 
     def sample(self, logits: torch.Tensor, step: torch.Tensor, guard: AlignmentGuard | None = None) -> torch.Tensor:
-        """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0.
+        """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last.
+
+        `step`, (B,) or () if it is the same for all, counts from 0.
 
         What can be computed once is in `reset`. Without top-k and top-p a GPU with Triton computes the same in one
         kernel, `models.triton_sampling.sample`.
         """
-        logits = logits.float()
+        logits, step = logits.float(), step.expand(len(self.used))
         if self.uses_guidance:
             with_text, without = logits.chunk(2)
             logits = with_text + self.guidance * (with_text - without)
         if guard is not None:
             logits = guard.apply(logits, self.is_stop)
         penalised = torch.minimum(logits / self.penalty, logits * self.penalty)  # it is at least 1
-        forbidden = self.forbidden.index_select(0, step.clamp(max=1)[None])  # no empty speech
+        forbidden = self.forbidden.index_select(0, step.clamp(max=1))  # no empty speech
         logits = torch.where(self.used, penalised, logits).masked_fill(forbidden, -torch.inf)
         scores = self._truncated((logits / self.temperature).log_softmax(-1))
         sampled = torch.addcmul(scores, self.noise_scale, self._noise(step)).argmax(-1)
@@ -89,8 +89,8 @@ class Sampler:
         return scores.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), -torch.inf)
 
     def _noise(self, step: torch.Tensor) -> torch.Tensor:
-        """Gumbel noise (V,) of a step, the same for all texts."""
-        bits = _hash(self.keys.index_select(0, step[None]) ^ self.columns)
+        """Gumbel noise (B, V) of the steps (B,), the same for all texts of one seed at one step."""
+        bits = _hash(self.keys.gather(1, step[:, None]) ^ self.columns)
         uniform = ((bits >> 9) + 0.5) / (1 << 23)  # never 0 or 1
         return -torch.log(-torch.log(uniform))
 

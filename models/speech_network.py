@@ -89,7 +89,7 @@ class SpeechNetwork(Protocol):
 
     def embed_start(self) -> torch.Tensor: ...
 
-    def embed_code(self, codes: torch.Tensor, position: torch.Tensor) -> torch.Tensor: ...
+    def embed_code(self, codes: torch.Tensor, positions: torch.Tensor) -> torch.Tensor: ...
 
     def hidden_states(self, rows: torch.Tensor, cache: KVCache | None = None,
                       positions: torch.Tensor | None = None) -> torch.Tensor: ...
@@ -281,9 +281,9 @@ class T3(nn.Module):
         start = self.speech_emb.weight[self.config.start_speech] + self.speech_pos_emb.emb.weight[0]
         return start[None].repeat(1 + self.config.doubled_start, 1)
 
-    def embed_code(self, codes: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Decoded codes (B,) at a position () to (B, width)."""
-        return self.speech_emb(codes) + self.speech_pos_emb.emb.weight.index_select(0, position[None])
+    def embed_code(self, codes: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Decoded codes (B,) at their positions (B,) to (B, width)."""
+        return self.speech_emb(codes) + self.speech_pos_emb.emb.weight.index_select(0, positions)
 
     def hidden_states(self, rows: torch.Tensor, cache: KVCache | None = None,
                       positions: torch.Tensor | None = None) -> torch.Tensor:

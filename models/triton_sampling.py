@@ -34,11 +34,12 @@ def sample(logits: torch.Tensor, sampler: Sampler, guard: AlignmentGuard | None,
            positions: torch.Tensor) -> torch.Tensor:
     """`Sampler.sample` of logits (rows, V): the code of each row, (rows,); with guidance B rows without text follow.
 
-    It is written to `codes` (B, max codes) at `steps` (B,); `steps`, `code_position` () and `positions` (rows, 1) are
-    then one more. `arrived` (B,) int32 is zero before and after.
+    It is written to `codes` (B, max codes) at `steps` (B,); `steps`, `code_position` (B,) and `positions` (rows, 1)
+    are then one more. `arrived` (B,) int32 is zero before and after.
     """
     assert not sampler.uses_top_p
     assert not sampler.top_k
+    assert sampler.keys.shape == codes.shape
     texts, (rows, vocabulary) = len(steps), logits.shape
     blocks = triton.cdiv(vocabulary, _CODES)
     sampled = torch.empty(rows, dtype=torch.long, device=logits.device)
@@ -89,8 +90,7 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
     j = tl.arange(0, BLOCK)
     column = block * BLOCK + j
     inside = column < vocabulary
-
-    step, place, code_place = tl.load(steps + text), tl.load(positions + text), tl.load(code_position)
+    step, place, code_place = tl.load(steps + text), tl.load(positions + text), tl.load(code_position + text)
     bound = tl.load(log_min_p)
     score = tl.load(logits + text * vocabulary + column, mask=inside, other=0.0).to(tl.float32)
 
@@ -108,9 +108,7 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
     score = tl.where(tl.load(used + text * vocabulary + column, mask=inside, other=0) != 0, penalised, score)
     excluded = tl.load(forbidden + tl.minimum(step, 1) * vocabulary + column, mask=inside, other=1) != 0
     score = tl.where(excluded, float("-inf"), tl.div_rn(score, tl.load(temperature)))
-
-    # Noise from a hash, so that a code does not depend on the size of the batch.
-    bits = _hash(tl.load(keys + step).to(tl.uint32) ^ column.to(tl.uint32))
+    bits = _hash(tl.load(keys + text * max_codes + step).to(tl.uint32) ^ column.to(tl.uint32))
     uniform = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / (1 << 23))
     gumbel = -tl.log(-tl.log(uniform)) * tl.load(noise_scale)
 
@@ -144,8 +142,7 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
         if GUIDED:
             tl.store(sampled + texts + text, code)
             tl.store(positions + texts + text, place_without + 1)
-        if text == 0:
-            tl.store(code_position, code_place + 1)
+        tl.store(code_position + text, code_place + 1)
 
 
 @triton.jit

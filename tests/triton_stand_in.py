@@ -124,13 +124,13 @@ def sample(logits: torch.Tensor, used: torch.Tensor, forbidden: torch.Tensor, ke
         score = torch.where(suppress[:, None] & (columns == stop), -LARGE, score)
         score = torch.where(force[:, None], torch.where(columns == stop, LARGE, -LARGE), score)
     score = torch.where(used, torch.minimum(score / penalty, score * penalty), score)
-    score = score.masked_fill(forbidden.index_select(0, steps[:1].clamp(max=1)), -torch.inf) / temperature
-    uniform = ((_hash(keys.index_select(0, steps[:1]) ^ columns) >> 9) + 0.5) / (1 << 23)
+    score = score.masked_fill(forbidden.index_select(0, steps.clamp(max=1)), -torch.inf) / temperature
+    uniform = ((_hash(keys.gather(1, steps[:, None]) ^ columns) >> 9) + 0.5) / (1 << 23)
     gumbel = -torch.log(-torch.log(uniform)) * noise_scale
     top = score.amax(-1, keepdim=True)
     chosen = (score - top + gumbel).masked_fill(score < top + log_min_p, -torch.inf).argmax(-1)
     used.scatter_(1, chosen[:, None], True)
-    codes.index_copy_(1, steps[:1], chosen[:, None])
+    codes.scatter_(1, steps[:, None], chosen[:, None])
     sampled.copy_(chosen.repeat(len(sampled) // texts))
     for count in (steps, code_position, positions):
         count += 1

@@ -18,7 +18,7 @@ from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.library.verification import Outcome, Verification
 from core.workspace import free_name
-from ui import job_views, records, verb_form
+from ui import job_views, records, serve, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
 from ui.live import QUIET, View, choice_update
@@ -62,6 +62,8 @@ def build(page: Page) -> None:
         last = gr.HTML(elem_id="export-result")
     with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
         build_push(page)
+    with gr.Accordion("Serve", open=False, elem_classes="fold", elem_id="serve-section"):
+        serve.build(page)
     live.watch("proof", subject)
     live.panel(subject, lambda view: _subjects(page, view), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")

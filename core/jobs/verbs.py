@@ -33,6 +33,7 @@ from config.schema import (
     ResynthesizeOptions,
     ReviseOptions,
     SegmentOptions,
+    ServeOptions,
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
@@ -148,6 +149,9 @@ VERBS: Mapping[str, Verb] = {
         "Export", "core.export", ExportOptions, "certificate",
         "--run run:first --export my-voice-1", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),
+    "serve": Verb(
+        "Serve speech", "core.serve", ServeOptions, "certificate",
+        "export:my-voice-1", resumes=True, needs={"models": "reference"}),
     "push": Verb(
         "Push to the Hub", "core.push", PushOptions, "certificate",
         "my-voice-1 me/my-voice", takes_device=False, resumes=True,

@@ -29,6 +29,7 @@ from core.workspace import Workspace
 from models.base import Vocoder, Voice
 
 _MAX_MODELS = 2  # those of one comparison
+_MAX_VOICES = 16  # of a model
 
 FileState = tuple[str, int, int, int, int]
 Key = tuple[str, SpeakingPrecision, str, frozenset[FileState]]
@@ -58,8 +59,9 @@ class _CachedModel:
 class ModelCache:
     """LRU cache of the models of synthesizers; an entry is invalid when one of its files changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_models: int = _MAX_MODELS) -> None:
         self._models: dict[Key, _CachedModel] = {}  # least recently used first
+        self._max_models = max_models
 
     def synthesizer(self, ref: str, workspace: Workspace, device: torch.device, precision: SpeakingPrecision,
                     voice: str, sound: SoundOptions, unknown: UnknownCharacters = "refuse",
@@ -84,7 +86,8 @@ class ModelCache:
         recordings = [Path(name).expanduser() for name in (voice, sound.emotion.emotion_clip) if name]
         voice_key = voice, sound.emotion, _file_states(path for path in recordings if path.is_file())
         if voice_key not in model.voices:
-            model.voices.clear()
+            while len(model.voices) >= _MAX_VOICES:
+                del model.voices[next(iter(model.voices))]
             model.voices[voice_key] = find_voice(model.model, voice, sound.emotion)
         synthesizer = Synthesizer(model.model, model.voices[voice_key], max_text_ids or model.max_text_ids, sound,
                                   model.vocoder, unknown)
@@ -94,7 +97,7 @@ class ModelCache:
         """Load a model, after dropping older versions of it and the least recently used models."""
         for key in [key for key in self._models if key[:2] == (ref, precision)]:
             del self._models[key]
-        while len(self._models) >= _MAX_MODELS:
+        while len(self._models) >= self._max_models:
             del self._models[next(iter(self._models))]
         if torch.cuda.is_available():
             gc.collect()

@@ -131,9 +131,9 @@ class Synthesizer:
 
         The first chunk is streamed if the family can stream; then batches of two, four and eight chunks follow.
         """
-        sampling = self._sampling(options)
+        sampling = self.sampling(options)
         chunks, batch_size, seed = self.split(text, language), 1, sampling.seed
-        if chunks and (stream := self.vocoder.stream(self.voice, self._vocoder_options(seed, language))) is not None:
+        if chunks and (stream := self.vocoder_stream(seed, language)) is not None:
             yield from self._stream(chunks[0], language, sampling, stream, last=len(chunks) == 1)
             chunks, batch_size, sampling = chunks[1:], 2, replace(sampling, seed=seed + 1)
         for _, generated in self._generate_in_batches([chunks], [language], sampling, batch_size):
@@ -149,7 +149,7 @@ class Synthesizer:
         """
         if len(texts) == 1:
             return [self.synthesize(texts[0][1], texts[0][0], options)]
-        sampling = self._sampling(options)
+        sampling = self.sampling(options)
         chunks, languages = [self.split(text, language) for language, text in texts], [code for code, _ in texts]
         by_text: list[list[_GeneratedChunk]] = [[] for _ in texts]
         for number, generated in self._generate_in_batches(chunks, languages, sampling, 1, progress):
@@ -187,46 +187,15 @@ class Synthesizer:
 
     def _stream(self, chunk: TextChunk, language: str, sampling: Sampling, stream: VocoderStream,
                 last: bool) -> Iterator[SynthesizedChunk]:
-        """One text chunk in parts; the last part has the pause and the finish reason.
-
-        Parts are held back until one sounds. A sentence that is silent for too long starts again, and of the last
-        attempt everything is yielded.
-        """
-        ids, start = self._text_ids(chunk, language), time.perf_counter()
-        voice = self._prepared_voice(chunk.text, language)
-        attempts = [sampling, *retries(sampling)]
-        for attempt in attempts:
-            held, has_begun, no_speech = torch.zeros(0), False, False
+        """One text chunk in parts; the last part has the pause and the finish reason."""
+        speech = ChunkSynthesis(self, chunk, language, sampling, last, stream)
+        while not speech.ended:
+            attempt = speech.sampling
             with self.model.adapters_for(language):
-                for codes in self.model.stream(ids, voice, attempt, self.vocoder):
-                    ended = isinstance(codes, Generated)
-                    waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
-                    if not ended and not len(waveform):
-                        continue
-                    # Clamped and not scaled, since a gain would vary from part to part.
-                    waveform = waveform.float().cpu().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)
-                    if not has_begun:
-                        waveform = held = torch.cat([held, waveform])
-                        lead_s = leading_silence(held.numpy(), self.sample_rate)
-                        sounds = lead_s < len(held) / self.sample_rate
-                        if not sounds and not ended and lead_s <= LONGEST_LEAD_S + _SOUNDS_AFTER_S:
-                            continue
-                        no_speech = not sounds or lead_s > LONGEST_LEAD_S
-                        if no_speech and attempt is not attempts[-1]:
-                            break
-                        has_begun = True
-                    pause_s = 0.0 if last or not ended else PAUSES_S[chunk.boundary]
-                    waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
-                    now = time.perf_counter()
-                    reason: FinishReason = codes.finish_reason if isinstance(codes, Generated) else "stop"
-                    yield SynthesizedChunk(chunk.text, waveform, now - start,
-                                           "no_speech" if ended and no_speech else reason)
-                    start = now
-            if has_begun:
-                return
-            again = self.vocoder.stream(self.voice, self._vocoder_options(sampling.seed, language))
-            assert again is not None
-            stream = again
+                for codes in self.model.stream(speech.text_ids, speech.voice, attempt, self.vocoder):
+                    yield from speech.push(codes)
+                    if speech.sampling is not attempt:
+                        break
 
     def _generate(self, chunks: Sequence[TextChunk], languages: Sequence[str],
                   sampling: Sampling) -> list[list[tuple[TextChunk, Generated]]]:
@@ -249,7 +218,7 @@ class Synthesizer:
         return np.array(chunk.ids) if chunk.ids else self.front_end.encode(
             chunk.text, language, self._unknown)
 
-    def _sampling(self, options: SamplingOptions) -> Sampling:
+    def sampling(self, options: SamplingOptions) -> Sampling:
         """What was asked for, else the model's own."""
         asked = {name: value for name, value in options.model_dump().items() if value is not None}
         return replace(self.model.sampling, **asked, position_scheme=self._sound.position_scheme)
@@ -270,35 +239,132 @@ class Synthesizer:
         rate = self._sound.speaking_rate
         return len(text) / rate if rate else self._sound.duration_s or 0.0
 
+    def vocoder_stream(self, seed: int, language: str) -> VocoderStream | None:
+        """A stream of the vocoder in this voice; None if the family has none."""
+        return self.vocoder.stream(self.voice, self._vocoder_options(seed, language))
+
     def _vocoder_options(self, seed: int, language: str) -> VocoderOptions:
         return VocoderOptions(self._sound.flow_steps, self._sound.flow_prompt_s, self._sound.watermark, seed,
                               decoder=self.model.decoder_of(language))
 
+    def _decode(self, generated: Generated, text: str, language: str, seed: int) -> torch.Tensor:
+        """Waveform (S,) of the codes of `text`, on the CPU."""
+        options = replace(self._vocoder_options(seed, language), duration_s=self._wanted_s(text))
+        return self.vocoder.decode(generated.codes, self.voice, options, generated.hidden_states).float().cpu()
+
     def _vocode(self, one: _GeneratedChunk, seed: int) -> SynthesizedChunk:
         """Decode to a waveform, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
-        options = replace(self._vocoder_options(seed, one.language), duration_s=self._wanted_s(one.chunk.text))
 
         def decode(generated: Generated) -> torch.Tensor:
-            return self.vocoder.decode(generated.codes, self.voice, options, generated.hidden_states).float().cpu()
+            return self._decode(generated, one.chunk.text, one.language, seed)
 
         def generate(sampling: Sampling) -> Generated:
             ids, voice = self._text_ids(one.chunk, one.language), self._prepared_voice(one.chunk.text, one.language)
             return self.model.generate([ids], [one.language], [voice], sampling, self.vocoder)[0]
 
         generated, waveform = retry_without_speech(one.generated, one.sampling, generate, decode, self.sample_rate)
-        length = min(int(_FADE_S * self.sample_rate), len(waveform) // 2)
-        if length:
-            ramp = torch.linspace(0, 1, length)
-            waveform = waveform.clone()
-            waveform[:length] *= ramp
-            waveform[-length:] *= ramp.flip(0)
-        peak = float(waveform.abs().max()) if len(waveform) else 0.0
-        waveform = waveform * min(1.0, OUTPUT_PEAK / max(peak, 1e-9))
-        pause_s = 0.0 if one.last else PAUSES_S[one.chunk.boundary]
-        waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
+        waveform = _finish_waveform(waveform, self.sample_rate, 0.0 if one.last else PAUSES_S[one.chunk.boundary])
         synthesis_s = one.generation_s + time.perf_counter() - start
         return SynthesizedChunk(one.chunk.text, waveform, synthesis_s, generated.finish_reason)
+
+
+class ChunkSynthesis:
+    """The speech of one text chunk, from codes that are pushed as they are decoded.
+
+    With a vocoder `stream` its parts are ready while codes come. They are held back until one sounds. A sentence that
+    is silent for too long starts again: `sampling` is then that of the next attempt, whose codes come from the first
+    on. Without a stream the whole chunk is ready at the end, or `halves` of it are to be synthesized instead, if its
+    codes reached the limit.
+    """
+
+    def __init__(self, synthesizer: Synthesizer, chunk: TextChunk, language: str, sampling: Sampling, last: bool,
+                 stream: VocoderStream | None, seed: int | None = None) -> None:
+        """`seed` is that of the vocoder, which is the same for all chunks of a text; without it that of `sampling`."""
+        self.chunk, self.language, self.last = chunk, language, last
+        self.text_ids = synthesizer._text_ids(chunk, language)
+        self.voice = synthesizer._prepared_voice(chunk.text, language)
+        self.ended = False
+        self.halves: tuple[TextChunk, TextChunk] | None = None
+        self._synthesizer, self._stream = synthesizer, stream
+        self._seed, self._language = sampling.seed if seed is None else seed, language
+        self._attempts = [sampling, *retries(sampling)]
+        self._held, self._has_begun, self._no_speech = torch.zeros(0), False, False
+        self._start = time.perf_counter()
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the codes of the present attempt are sampled."""
+        return self._attempts[0]
+
+    def push(self, codes: np.ndarray | Generated) -> list[SynthesizedChunk]:
+        """Take the next codes (n,), or at last the complete result; returns the parts that are ready."""
+        if self._stream is not None:
+            return self._push_to_stream(codes, self._stream)
+        return self._push_result(codes) if isinstance(codes, Generated) else []
+
+    def _push_to_stream(self, codes: np.ndarray | Generated, stream: VocoderStream) -> list[SynthesizedChunk]:
+        sample_rate, ended = self._synthesizer.sample_rate, isinstance(codes, Generated)
+        waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
+        if not ended and not len(waveform):
+            return []
+        # Clamped and not scaled, since a gain would vary from part to part.
+        waveform = waveform.float().cpu().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)
+        if not self._has_begun:
+            waveform = self._held = torch.cat([self._held, waveform])
+            lead_s = leading_silence(waveform.numpy(), sample_rate)
+            sounds = lead_s < len(waveform) / sample_rate
+            if not sounds and not ended and lead_s <= LONGEST_LEAD_S + _SOUNDS_AFTER_S:
+                return []
+            self._no_speech = not sounds or lead_s > LONGEST_LEAD_S
+            if self._no_speech and len(self._attempts) > 1:
+                self._begin_next_attempt()
+                return []
+            self._has_begun = True
+        self.ended = ended
+        pause_s = 0.0 if self.last or not ended else PAUSES_S[self.chunk.boundary]
+        waveform = torch.cat([waveform, torch.zeros(round(pause_s * sample_rate))])
+        reason: FinishReason = codes.finish_reason if isinstance(codes, Generated) else "stop"
+        return [self._part(waveform, "no_speech" if ended and self._no_speech else reason)]
+
+    def _push_result(self, generated: Generated) -> list[SynthesizedChunk]:
+        synthesizer = self._synthesizer
+        if len(generated.codes) >= synthesizer.model.lm.max_speech_length and (halves := halve(self.chunk.text)):
+            self.halves, self.ended = (halves[0], TextChunk(halves[1], self.chunk.boundary)), True
+            return []
+        waveform = synthesizer._decode(generated, self.chunk.text, self._language, self._seed)
+        reason = generated.finish_reason
+        if lacks_speech(generated, waveform, synthesizer.sample_rate):
+            if len(self._attempts) > 1:
+                self._begin_next_attempt()
+                return []
+            reason = "no_speech"
+        self.ended = True
+        pause_s = 0.0 if self.last else PAUSES_S[self.chunk.boundary]
+        return [self._part(_finish_waveform(waveform, synthesizer.sample_rate, pause_s), reason)]
+
+    def _begin_next_attempt(self) -> None:
+        del self._attempts[0]
+        self._held = torch.zeros(0)
+        if self._stream is not None:
+            self._stream = self._synthesizer.vocoder_stream(self._seed, self._language)
+
+    def _part(self, waveform: torch.Tensor, reason: FinishReason) -> SynthesizedChunk:
+        start, self._start = self._start, time.perf_counter()
+        return SynthesizedChunk(self.chunk.text, waveform, self._start - start, reason)
+
+
+def _finish_waveform(waveform: torch.Tensor, sample_rate: int, pause_s: float) -> torch.Tensor:
+    """The waveform (S,) of a whole chunk, faded in and out, with a limited peak and the pause after it."""
+    length = min(int(_FADE_S * sample_rate), len(waveform) // 2)
+    if length:
+        ramp = torch.linspace(0, 1, length)
+        waveform = waveform.clone()
+        waveform[:length] *= ramp
+        waveform[-length:] *= ramp.flip(0)
+    peak = float(waveform.abs().max()) if len(waveform) else 0.0
+    waveform = waveform * min(1.0, OUTPUT_PEAK / max(peak, 1e-9))
+    return torch.cat([waveform, torch.zeros(round(pause_s * sample_rate))])
 
 
 def retry_without_speech(generated: Generated, sampling: Sampling, generate: Callable[[Sampling], Generated],

@@ -30,6 +30,7 @@ from config.schema import (
     PushOptions,
     ResynthesizeOptions,
     ReviseOptions,
+    ServeOptions,
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
@@ -53,7 +54,7 @@ from data import augmentation, manifest
 from data.splits import why_untrainable
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what `base:NAME` and the others refer to
-_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "certify", "export")
+_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "serve", "certify", "export")
 """The verbs that load the base model of an extension, a run or an export."""
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
 
@@ -201,6 +202,9 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
             case "dataset" if isinstance(options, TrainOptions) and field == "replay_datasets":
                 for name in languages.split_names(value) if options.scope == "full" else ():
                     yield Need(field, kind, name)
+            case "reference" if isinstance(options, ServeOptions):
+                for name in options.models:
+                    yield Need(field, _REFERENCES.get(name.partition(":")[0], kind), name)
             case "reference":
                 yield Need(field, _REFERENCES.get(value.partition(":")[0], kind), value)
             case "recogniser" if value == recognisers.BUILT_IN:

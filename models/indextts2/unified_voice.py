@@ -236,9 +236,9 @@ class UnifiedVoice(VoiceConditioner):
         """The start of speech as decoding begins with it, (1, width)."""
         return (self.mel_embedding.weight[self.config.start_speech] + self.mel_pos_embedding.emb.weight[0])[None]
 
-    def embed_code(self, codes: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Decoded codes (B,) at a position () to (B, width)."""
-        return self.mel_embedding(codes) + self.mel_pos_embedding.emb.weight.index_select(0, position[None])
+    def embed_code(self, codes: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Decoded codes (B,) at their positions (B,) to (B, width)."""
+        return self.mel_embedding(codes) + self.mel_pos_embedding.emb.weight.index_select(0, positions)
 
     def hidden_states(self, rows: torch.Tensor, cache: KVCache | None = None,
                       positions: torch.Tensor | None = None) -> torch.Tensor:

@@ -18,8 +18,8 @@ PACKAGES = ("config", "core", "data", "models", "scripts", "ui")
 # From the bottom to the top: each imports itself and what stands before it. Other modules directly in `core` are verbs,
 # or programs beside them, and may import all of `core`.
 CORE = ("core.workspace", "core.machine", "core.wait_policy", "core.compute", "core.jobs", "core.library",
-        "core.sources", "core.text", "core.dataset", "core.submission", "core.model", "core.speech", "core.training",
-        "core.proof")
+        "core.sources", "core.text", "core.dataset", "core.submission", "core.model", "core.speech", "core.serving",
+        "core.training", "core.proof")
 
 # Whole packages that never load torch, with all that they import. The page imports nothing else of `core`.
 TORCH_FREE = ("app", "config", "core.workspace", "core.machine", "core.jobs", "core.library", "core.sources",

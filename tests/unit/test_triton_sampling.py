@@ -50,7 +50,7 @@ class Samplers:
         self.guard = AlignmentGuard(texts, DEVICE)
         self.codes = torch.zeros(texts, MAX_CODES, dtype=torch.long, device=DEVICE)
         self.steps = torch.zeros(texts, dtype=torch.long, device=DEVICE)
-        self.code_position = torch.tensor(1, device=DEVICE)
+        self.code_position = torch.ones(texts, dtype=torch.long, device=DEVICE)
         self.positions = torch.arange(3, 3 + 2 * texts, device=DEVICE)[:, None]
         self.arrived = torch.zeros(texts, dtype=torch.int32, device=DEVICE)
 
@@ -64,7 +64,7 @@ class Samplers:
         assert torch.equal(found, wanted.repeat(self.rows // len(wanted)))
         assert torch.equal(self.codes[:, step], wanted)
         assert self.steps.tolist() == [int(step) + 1] * len(wanted)
-        assert self.code_position == step + 2
+        assert self.code_position.tolist() == [int(step) + 2] * len(wanted)
         assert torch.equal(self.positions[:self.rows], before[:self.rows] + 1)
         assert torch.equal(self.positions[self.rows:], before[self.rows:])
         assert torch.equal(self.kernel.used, self.torch.used)

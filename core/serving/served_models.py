@@ -1,0 +1,253 @@
+"""The models that a server speaks with: their names, voices and languages, whether they may be served, and reloads.
+
+A model is taken from the cache of the process, which loads it again if one of its files has changed. Requests that
+have begun keep the model that they began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from config.errors import UserError, join_names
+from config.schema import EMOTIONS, EmotionOptions, ServeOptions, SoundOptions
+from core.jobs.events import Event
+from core.library import certificate, learning, model_info, reference_voices
+from core.library.catalog import ModelReference, resolve
+from core.library.certificate import CERTIFICATE
+from core.library.records import CHECKPOINT, EXPORT_SUMS, CheckpointRecord, read_export_record, read_record
+from core.library.reference_voices import SPEAKER
+from core.model.loading import TTSModel
+from core.sources.recognisers import BUILT_IN
+from core.speech import transcription
+from core.speech.model_cache import CachedSynthesizer, ModelCache
+from core.speech.synthesis import Synthesizer
+from core.speech.transcription import CTCModel
+from core.workspace import Workspace
+from data.durable_files import hash_file
+
+OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+OPENAI_VOICES = ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage",
+                 "shimmer", "verse")
+"""Names that clients send which cannot be configured: they mean the first model, and its default voice."""
+DEFAULT_VOICE = "default"
+_LAST_SYNTHESIZERS = 32
+
+
+class _NoReporter:
+    """A reporter for work that is no job."""
+
+    directory = Path()
+
+    def emit(self, event: Event) -> None:
+        pass
+
+    def stop_requested(self) -> bool:
+        return False
+
+
+class UnknownName(UserError):
+    """A model or voice that is not served; `field` is that of the request."""
+
+    def __init__(self, field: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that is served, by its reference."""
+
+    reference: str
+    languages: tuple[str, ...]
+    default_language: str
+    voices: tuple[str, ...]
+    model_hash: str
+    created: int  # seconds since 1970
+
+
+@dataclass(frozen=True)
+class LoadedVoice:
+    """A model with a voice, for a request."""
+
+    synthesizer: Synthesizer
+    language: str
+    model_hash: str
+
+
+class ServedModels:
+    """Loads models for requests. Threads may share it: one loads at a time."""
+
+    def __init__(self, options: ServeOptions, workspace: Workspace, device: torch.device) -> None:
+        self._options, self._workspace, self._device = options, workspace, device
+        self.references = tuple(dict.fromkeys(map(workspace.whole_reference, options.models)))
+        self._cache = ModelCache(len(self.references))
+        self._guard = threading.Lock()
+        self._synthesizers: dict[tuple[str, str, str], CachedSynthesizer] = {}
+        self._voice_names: dict[str, tuple[TTSModel, tuple[str, ...]]] = {}
+        for reference in self.references:
+            _check_outcome(workspace, resolve(workspace, reference), options.accept_outcome)
+
+    def find(self, name: str) -> str:
+        """The reference of the model that a request names; `UnknownName` lists them."""
+        if not name or name in OPENAI_MODELS:
+            return self.references[0]
+        for reference in self.references:
+            if name in (reference, reference.partition(":")[2]):
+                return reference
+        raise UnknownName("model", f"There is no model {name[:80]!r} here.",
+                          f"The models are: {join_names(self.references)}.")
+
+    def describe(self, reference: str) -> ServedModel:
+        """What clients may know of a model."""
+        with self._guard:
+            synthesizer = self._load(reference, "", SoundOptions()).synthesizer
+        found = resolve(self._workspace, reference)
+        languages = tuple(synthesizer.front_end.languages)
+        return ServedModel(reference, languages, self._default_language(synthesizer),
+                           self.voices(reference, synthesizer), model_hash(found, synthesizer),
+                           int(found.folder.stat().st_mtime))
+
+    def voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
+        """The names of voices: the default one, those of the model, recordings of the workspace, and speakers."""
+        own = self._own_voices(reference, synthesizer)
+        recordings = [path.stem for path in reference_voices.list_recordings(self._workspace)]
+        speakers = [f"{SPEAKER}{name}" for name in self._speakers(reference) if name]
+        return tuple(dict.fromkeys((DEFAULT_VOICE, *own, *recordings, *speakers)))
+
+    def open(self, reference: str, voice: str, language: str, instructions: str) -> LoadedVoice:
+        """The model in a voice, for a language that it speaks; loaded if it is not, or if its files have changed."""
+        sound = SoundOptions(emotion=_emotion_of(instructions)) if instructions else SoundOptions()
+        with self._guard:
+            synthesizer = self._load(reference, voice, sound).synthesizer
+        if instructions and "emotion" not in synthesizer.model.family.sound_options:
+            raise UserError(f"The model {reference} takes no instructions.", "Leave out `instructions`.")
+        language = language.strip().lower().replace("_", "-") or self._default_language(synthesizer)
+        languages = tuple(synthesizer.front_end.languages)
+        if language not in languages:
+            raise UnknownName("language", f"The model {reference} does not speak {language[:40]!r}.",
+                              f"Its languages are: {join_names(languages, 40)}.")
+        return LoadedVoice(synthesizer, language, model_hash(resolve(self._workspace, reference), synthesizer))
+
+    def recogniser(self, reference: str, voice: LoadedVoice) -> CTCModel:
+        """The recogniser of a language that gives the time of each letter; `UserError` if there is none."""
+        found, name, its_language = resolve(self._workspace, reference), BUILT_IN, ""
+        if found.kind != "base" and voice.language in voice.synthesizer.model.new_languages:
+            record = (read_record(found.folder / CHECKPOINT, CheckpointRecord) if found.kind == "run"
+                      else read_export_record(found.folder))
+            name, its_language = record.recogniser or BUILT_IN, record.recogniser_language
+        try:
+            return transcription.load_ctc_model(name, "main", voice.language, its_language, "", self._device.type,
+                                                self._workspace, _NoReporter())
+        except UserError as error:
+            raise UserError(f"No recogniser gives word times in {voice.language!r}: {error.message}",
+                            "Leave out timestamps.") from error
+
+    def _load(self, reference: str, voice: str, sound: SoundOptions) -> CachedSynthesizer:
+        path = self._voice_option(reference, voice)
+        loaded = self._cache.synthesizer(reference, self._workspace, self._device, self._options.precision, path, sound,
+                                         self._options.unknown)
+        key = (reference, path, sound.model_dump_json())
+        known = self._synthesizers.pop(key, None)
+        # The synthesizer that is known has the voice's prepared keys and values.
+        if known is None or known.synthesizer.model is not loaded.synthesizer.model or (
+                known.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
+            known = loaded
+        self._synthesizers = {old: kept for old, kept in self._synthesizers.items()
+                              if old[0] != reference or kept.synthesizer.model is known.synthesizer.model}
+        self._synthesizers[key] = known
+        while len(self._synthesizers) > _LAST_SYNTHESIZERS:
+            del self._synthesizers[next(iter(self._synthesizers))]
+        return known
+
+    def _voice_option(self, reference: str, voice: str) -> str:
+        """The option of a voice by its name. A name is looked up in lists, and never taken for a path."""
+        if voice in ("", DEFAULT_VOICE):
+            return self._options.voice
+        default = self._load(reference, "", SoundOptions()).synthesizer
+        if voice in self._own_voices(reference, default):
+            return voice
+        for path in reference_voices.list_recordings(self._workspace):
+            if voice == path.stem:
+                return str(path)
+        if voice.startswith(SPEAKER) and voice.removeprefix(SPEAKER) in filter(None, self._speakers(reference)):
+            return voice
+        if voice in OPENAI_VOICES:
+            return self._options.voice
+        raise UnknownName("voice", f"The model {reference} has no voice {voice[:80]!r}.",
+                          f"Its voices are: {join_names(self.voices(reference, default), 40)}.")
+
+    def _own_voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
+        """The voices that come with a model; they are read once, as that takes as long as a sentence."""
+        model = synthesizer.model
+        known = self._voice_names.get(reference)
+        if known is None or known[0] is not model:
+            known = self._voice_names[reference] = model, tuple(model.family.load_voices(model.base_folder))
+        return known[1]
+
+    def _speakers(self, reference: str) -> Sequence[str]:
+        model = resolve(self._workspace, reference)
+        return tuple(model_info.speakers(self._workspace, model)) if model.kind != "base" else ()
+
+    def _default_language(self, synthesizer: Synthesizer) -> str:
+        """The option, else the first new language of the model, else English, else its first language."""
+        languages = tuple(synthesizer.front_end.languages)
+        wanted = (self._options.language, *synthesizer.model.new_languages, "en")
+        return next((code for code in wanted if code in languages), languages[0])
+
+
+def model_hash(found: ModelReference, synthesizer: Synthesizer) -> str:
+    """SHA-256 that names the weights: of an export's list of files, of a checkpoint's record, or of the base."""
+    if found.kind == "export":
+        return hash_file(found.folder / EXPORT_SUMS)
+    if found.kind == "run":
+        return hash_file(found.folder / CHECKPOINT)
+    return hashlib.sha256(synthesizer.model.origin.base_hash.encode()).hexdigest()
+
+
+def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
+    """`UserError` for a model whose checks failed, or that learned nothing, unless that is accepted."""
+    if accepted or model.kind == "base":
+        return
+    hint = "Serve it anyway with --accept-outcome."
+    path = _certificate_path(workspace, model)
+    if path.is_file():
+        proof = certificate.read(path)
+        if proof.preservation.bad and model.step in (None, proof.step):
+            raise UserError(f"{model.reference} is not served: {proof.describe_preservation()}.", hint)
+        if model.kind == "export" and proof.learning.bad:
+            raise UserError(
+                f"{model.reference} is not served: {learning.describe_report(proof.learning_report)}.", hint)
+    if model.kind == "run":
+        record = read_record(model.folder / CHECKPOINT, CheckpointRecord)
+        report = learning.read_report(model.folder.parent.parent, record.step)
+        if report.learning.bad:
+            raise UserError(f"{model.reference} is not served: {learning.describe_report(report)}.", hint)
+
+
+def _certificate_path(workspace: Workspace, model: ModelReference) -> Path:
+    return (model.folder if model.kind == "export" else model.folder.parent.parent) / CERTIFICATE
+
+
+def _emotion_of(instructions: str) -> EmotionOptions:
+    """Weights of emotions, written as `happy` or `happy 0.6, calm 0.2`; `UserError` for any other text."""
+    weights: dict[str, float] = {}
+    for part in instructions.lower().split(","):
+        name, _, number = part.strip().partition(" ")
+        try:
+            weight = float(number) if number else 1.0
+        except ValueError:
+            weight = -1.0
+        if name not in EMOTIONS or not 0 <= weight <= 1:
+            raise UserError(f"The instructions {instructions[:80]!r} name no emotion.",
+                            f"Write emotions with weights from 0 to 1, such as `happy 0.6, calm 0.2`: "
+                            f"{', '.join(EMOTIONS)}.")
+        weights[name] = weight
+    if (total := sum(weights.values())) > 1:
+        raise UserError(f"The weights of the emotions sum to {total:g}; the sum must be at most 1.", "Lower them.")
+    return EmotionOptions.model_validate(weights)
