@@ -2,9 +2,9 @@
 
 `read` and `load_into` load a published checkpoint strictly; `LazyWeights` reads any checkpoint tensor by tensor,
 without holding its gigabytes: safetensors by offsets, PyTorch files mapped into memory. A PyTorch file is a pickle, in
-a zip archive or, before torch 1.6, alone: it is read with torch's restricted unpickler, which builds tensors and plain
-containers and refuses everything else, so that an untrusted file cannot run code. This is the only module that calls
-`torch.load` and `torch.save`.
+a zip archive or, before torch 1.6, alone: `models.restricted_pickle` reads it, which builds tensors, plain containers
+and numbers of numpy and refuses everything else, so that an untrusted file cannot run code. No other module calls
+`torch.load`, and none but this one `torch.save`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,8 @@ from config.errors import UserError
 from config.foreign import cached_by_file
 from config.schema import WEIGHT_SUFFIXES
 from data.durable_files import hash_file, is_pytorch_file
+from models import restricted_pickle
+from models.restricted_pickle import ForeignGlobal
 
 _INDEX = "*.safetensors.index.json"
 _AGAIN = "Delete it and download the model again."
@@ -95,14 +96,21 @@ def _load(path: Path) -> object:
             f"{path} ({path.stat().st_size} bytes) is not a whole PyTorch file.", "It was probably cut off. " + _AGAIN,
         )
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
+        return restricted_pickle.load(path)
+    except ForeignGlobal as error:
         raise UserError(
-            f"{path} holds Python objects beside tensors, which could run code when loaded; it was refused.",
-            "Give weights as .safetensors, or a .pt file of tensors alone.",
+            f"{path} holds Python objects beside tensors ({error.name}), which could run code when loaded; it was "
+            "refused.",
+            "Where it was made, save the weights alone: torch.save(model.state_dict(), \"weights.pt\"), or as "
+            ".safetensors; then give that file.",
         ) from error
-    except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}.", _AGAIN) from error
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{path} was refused: {str(error)[:200]}.",
+                        "Only tensors, plain containers and numbers of numpy are read. Give weights as .safetensors, "
+                        "or a .pt file of a state dict.") from error
+    except (RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
+            MemoryError) as error:
+        raise UserError(f"{path} is damaged: {str(error)[:200] or type(error).__name__}.", _AGAIN) from error
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: str,
