@@ -37,7 +37,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         reporter.emit(WarningRaised(message))
 
     names = pinned_names(run_dir)
-    step = names.get(CHOICE) or checkpoint.best_intact(run_dir, warn)
+    step = names[CHOICE] if CHOICE in names else checkpoint.best_intact(run_dir, warn)
     if CHOICE not in names and step != checkpoint.read_ranking(run_dir).best:
         checkpoint_names.set_choice(run_dir, str(step))  # the best one is damaged: select the one that is certified
     if wanted not in ("", BEST, str(step)) and names.get(wanted) != step:
@@ -81,7 +81,7 @@ def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> Non
     A certificate with a failed check is always written, because its finding is newer.
     """
     with checkpoint_names.checkpoint_lock(run_dir):
-        selected = pinned_names(run_dir).get(CHOICE) or checkpoint.read_ranking(run_dir).best
+        selected = pinned_names(run_dir).get(CHOICE, checkpoint.read_ranking(run_dir).best)
         if selected != made.step:
             warn(f"The certificate of step {made.step} is not written, because step {selected} of {run_dir.name} is "
                  "selected now. Compute the certificate again, unless a job for that step is running.")

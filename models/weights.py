@@ -33,6 +33,8 @@ _INDEX = "*.safetensors.index.json"
 _AGAIN = "Delete it and download the model again."
 _GET_FILE_AGAIN = "Get that file again."
 _NAMED = 4  # tensors named in an error
+_STATE_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "random_states", "training_args", "training_state")
+"""Beginnings of the names of files that trainers write beside the weights."""
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -277,7 +279,8 @@ def _find_in_folder(folder: Path) -> Path:
     indexes = sorted(folder.glob(_INDEX))
     if len(indexes) == 1:
         return indexes[0]
-    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
+    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES
+                   and not path.name.startswith(_STATE_FILES))
     if len(found) != 1:
         there = ", ".join(path.name for path in found) or "none"
         raise UserError(f"{folder} should hold one file of weights; there: {there}.", "Give the file itself.")

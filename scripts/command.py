@@ -303,7 +303,8 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         found["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
         name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
-        extended = str(catalog.find_training(workspace, name).settings.get("extension", ""))
+        training = catalog.find_training(workspace, name)
+        extended = str(training.settings.get("extension", training.id))  # an import has its own name alone
         found["export"] = free_name(extended, workspace.list_exports().__contains__)
     for name, value in found.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)

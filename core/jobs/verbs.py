@@ -23,6 +23,7 @@ from config.schema import (
     EvaluateOptions,
     ExportOptions,
     ExtendOptions,
+    ImportModelOptions,
     ListeningTestOptions,
     Options,
     PackOptions,
@@ -74,6 +75,10 @@ VERBS: Mapping[str, Verb] = {
         "Download base model", "core.download", DownloadOptions, "model",
         "--model chatterbox", takes_device=False, resumes=True,
         makes={"save_as": "model"}),
+    "import_model": Verb(
+        "Import a finetune", "core.import_model", ImportModelOptions, "model",
+        "chatterbox finetuned.pt --tokenizer tokenizer.json --language am --name am-finetune", takes_device=False,
+        resumes=True, needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"job": "run"}),
     "segment": Verb(
         "Segment recordings", "core.segment", SegmentOptions, "data",
         "--source talks --segments talks --language am", takes_device=False, resumes=True, removes_uploads=True,
@@ -158,6 +163,8 @@ VERBS: Mapping[str, Verb] = {
         "model tiny finetuned.safetensors --tokenizer tokenizer.json", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
+RUN_VERBS = tuple(name for name, verb in VERBS.items() if verb.makes.get("job") == "run")
+"""The verbs whose jobs are runs: a folder of checkpoints, which `run:ID` refers to."""
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)
 """The verbs that the model server may run; they synthesize audio."""
 

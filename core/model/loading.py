@@ -532,16 +532,32 @@ def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> T
 
 @torch.no_grad()
 def load_changed_tensors(model: TTSModel, folder: Path, *, keep_base: bool) -> TTSModel:
-    """Replace the base's tensors that a run in the scope `full` trained by their trained values."""
+    """Replace the base's tensors that a run in the scope `full`, or a finetune from elsewhere, changed."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
+    return set_changed_tensors(model, changed, str(folder / records.CHANGED), keep_base=keep_base)
+
+
+@torch.no_grad()
+def set_changed_tensors(model: TTSModel, changed: Mapping[str, torch.Tensor], source: str, *,
+                        keep_base: bool = False) -> TTSModel:
+    """`model` with other values for tensors of its base, which come from `source`; in place.
+
+    Text tables (the base's rows) change in an imported finetune alone: no training moves them.
+    """
     own = dict(model.lm.module.named_parameters())
+    own |= {table: value for table in model.lm.text_tables if (value := _base_rows(model, table)) is not None}
     if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
-        raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
+        raise UserError(f"{source} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
                         f"such as {wrong[0]}.", "Take another checkpoint.")
     kept = {name: own[name].detach().clone() for name in changed} if keep_base else {}
     for name, value in changed.items():
         own[name].data = own[name].data.float().copy_(value)  # in memory of its own: products hang on its alignment
     return replace(model, changed=tuple(changed), base_values=kept)
+
+
+def _base_rows(model: TTSModel, table: str) -> torch.Tensor | None:
+    """The base's rows of an extended text table, a buffer; None where it is a parameter."""
+    return dict(model.lm.module.named_buffers()).get(table)
 
 
 def _other_checkpoint(folder: Path) -> str:

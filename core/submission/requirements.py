@@ -205,8 +205,8 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
                 yield Need(field, "dataset", options.dataset)
             case "source" if value.startswith(PREFIX):
                 yield Need(field, "transcripts", value.removeprefix(PREFIX))
-            case "file" if value.startswith("export:"):
-                yield Need(field, "export", value)
+            case "file" if value.startswith(("export:", "run:")):
+                yield Need(field, value.partition(":")[0], value)
             case "model" if Path(value).is_absolute():
                 yield Need(field, "file", value)
             case _:

@@ -20,7 +20,7 @@ from config.errors import UserError, join_names
 from core.dataset.languages import split_names
 from core.jobs.locks import FileLock, locked
 from core.jobs.state import JobBoard, JobState
-from core.jobs.verbs import VERBS
+from core.jobs.verbs import RUN_VERBS, VERBS
 from core.library import records
 from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, Origin
 from core.sources import recognisers
@@ -220,18 +220,19 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
             record = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
             user, models[name] = Item("extension", name), record.origin.model
             found.append(Dependency(user, Item("model", record.origin.model), NEEDS))
-            found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
+            if record.tokenizer:  # an imported finetune has none of the workspace
+                found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
             found += _of_earlier_trainings(user, record.origin)
     for name in workspace.list_exports():
         with suppress(UserError):
             exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
             found += _of_export(Item("export", name), exported)
     datasets = {f"run:{state.id}": str(state.job.settings.get("dataset", "")) for state in states
-                if state.verb == "train"}
+                if state.verb in RUN_VERBS}
     datasets |= {one.user.reference: one.item.name for one in found if one.user.kind == "export"
                  and one.item.kind == "dataset"}
     for state in states:
-        if state.verb == "train":
+        if state.verb in RUN_VERBS:
             found += _of_training(state, models)
         elif state.verb in ("compare", "synthesize", "evaluate"):
             found += _of_speech(state, datasets)
