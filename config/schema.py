@@ -278,7 +278,7 @@ class ImportModelOptions(Options):
     base: ModelName = Field("", title="Base model", description="The base model that was fine-tuned, a name in the workspace. The import compares every tensor with it.", json_schema_extra={"positional": True})
     checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors or PyTorch file (`model_step38000.pth`), their folder, or a folder of peft adapters.", json_schema_extra={"positional": True})
     tokenizer: AbsolutePath = Field("", title="Tokenizer", description="Tokenizer of the fine-tuned model (JSON, `vocab.json` or SentencePiece), or its folder; empty uses the one in the checkpoint's folder.")
-    language: LanguageOrNothing = Field("", title="Language", description="Code of the language that it was fine-tuned for, such as `am`. A base language keeps its tokenizer: for a finetune of one give a code of its own, such as `en-x-anna`.")
+    language: LanguageOrNothing = Field("", title="Language", description="Code of the language that it was fine-tuned for, such as `am`. A base language keeps its tokenizer: for a finetune of one give a code of its own, such as `en-studio`.")
     weights: WeightSet = Field("auto", title="Weights", description="Of a file with raw and averaged weights: `auto` takes the average (EMA), `raw` the others.")
 
 

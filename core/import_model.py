@@ -75,7 +75,7 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
     _check_readable(case, findings)
     _check_language(options, findings, tokenizer)
 
-    with stage(reporter, "import"):
+    with stage(reporter, "store weights"):
         base = load_base(workspace, case.name, torch.device("cpu"))
         imported = _collect(options, case, base, findings, tokenizer)
         check_stop(reporter)

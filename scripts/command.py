@@ -33,6 +33,7 @@ from core.library import catalog, model_info
 from core.submission.job_chains import create_certify_job, use_named_checkpoint
 from core.submission.requirements import check_requirements, is_other_extension, is_other_tokenizer
 from core.workspace import Workspace, free_name
+from scripts import suggestions
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED
@@ -215,6 +216,10 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **settings)
         self._negative_number_matcher = re.compile(r"-(?!-?[a-zA-Z]$|-[a-zA-Z])")
 
+    def error(self, message: str) -> NoReturn:
+        """As argparse does, with the nearest known options for unknown ones."""
+        super().error(suggestions.with_nearest(message, self._option_string_actions))
+
 
 class _Help(argparse.HelpFormatter):
     """Wraps each paragraph of a text separately; an example stays one line, to be copied."""
@@ -252,6 +257,9 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
 def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
     """The options: flags override the file of `--config`, and that overrides the preset."""
     values = read_preset(given.config, verb) if given.config else {}
+    if given.config and issubclass(VERBS[verb].options, TrainOptions):
+        for line in suggestions.foreign_settings_table(given.config):
+            print(line, file=sys.stderr)
     values = merged(values, given_values(given, VERBS[verb].options))
     parse_options(VERBS[verb].options, values)  # report wrong values before missing ones
     if not (VERBS[verb].resumes and given.resume is not None):

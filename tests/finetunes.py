@@ -138,7 +138,8 @@ def model_step(base: Base, folder: Path) -> tuple[Path, Path | None]:
     """Weights, optimizer and schedule in one file, all weights trained."""
     held = trained(with_rows(base))
     torch.save({"model": held, "optimizer": _optimizer(held), "scheduler": {"last_epoch": 3}, "scaler": None,
-                "epoch": 3, "step": 38_000, "recent_checkpoints": ["trained_ckpts/model_step37000.pth"], "extra": {"type": "step"}},
+                "epoch": 3, "step": 38_000, "recent_checkpoints": ["trained_ckpts/model_step37000.pth"],
+                "extra": {"type": "step"}},
                folder / "model_step38000.pth")
     return folder / "model_step38000.pth", base.tokenizer(folder / "am_bpe")
 

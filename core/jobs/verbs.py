@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from config import foreign
+from config import foreign, foreign_settings
 from config.errors import UserError
 from config.schema import (
     AlignOptions,
@@ -173,7 +173,7 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     """Options of `verb` in a YAML file.
 
     The file holds only these options, or a section for each of several verbs (`presets/demo.yaml`), or it is the
-    `config.yaml` of a job, to repeat the job.
+    `config.yaml` of a job, to repeat the job. Settings of another training program are translated for `train`.
     """
     try:
         values = foreign.read_yaml(Path(path))
@@ -183,6 +183,8 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
     values.pop(PRESET_ABOUT, None)
     other = VERBS[verb].presets_of
+    if "train" in (verb, other) and foreign_settings.is_foreign(values):
+        return dict(foreign_settings.translate(values).options)
     if values and set(values) <= set(VERBS):
         values = values.get(verb) or values.get(other) or {}
     if "verb" in values and values["verb"] not in (verb, other):

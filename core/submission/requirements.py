@@ -22,6 +22,7 @@ from config.schema import (
     EvaluateOptions,
     ExportOptions,
     ExtendOptions,
+    ImportModelOptions,
     ListeningTestOptions,
     Options,
     PackOptions,
@@ -80,6 +81,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_rules(workspace, options.rules, "")
         case TrainOptions():
             _check_training(workspace, options)
+        case ImportModelOptions():
+            _check_import(options)
         case CompareTokenizersOptions() | TokenizerOptions():
             with suppress(UserError):  # what is not there is reported with the other needs
                 model = catalog.resolve_model(workspace, options.model)
@@ -281,6 +284,14 @@ def _makes(state: JobState, kind: str, name: str) -> bool:
         if given == name and kind in (made, "segments" if made == "transcripts" else made):
             return True
     return False
+
+
+def _check_import(options: ImportModelOptions) -> None:
+    """Base, checkpoint and language must be given; the job compares the files."""
+    for field in ("base", "checkpoint", "language"):
+        if not getattr(options, field):
+            title = ImportModelOptions.model_fields[field].title
+            raise UserError(f"{title} is missing.", f"{ImportModelOptions.model_fields[field].description}")
 
 
 def _check_training(workspace: Workspace, options: TrainOptions) -> None:

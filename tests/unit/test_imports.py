@@ -27,7 +27,8 @@ TORCH_FREE = ("app", "config", "core.workspace", "core.machine", "core.jobs", "c
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 
 DEVELOPMENT = ("scripts.dev",)  # programs that make or measure models: they may import families
-BY_NAME = {"models.registry", "core.jobs.worker", "core.model_server"}  # they import modules that a table names
+BY_NAME = {"models.registry", "core.jobs.worker", "core.model_server",  # they import modules that a table names
+           "scripts.scripts"}  # itself, as the package
 
 
 @dataclass(frozen=True)
