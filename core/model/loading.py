@@ -544,8 +544,9 @@ def set_changed_tensors(model: TTSModel, changed: Mapping[str, torch.Tensor], so
 
     Text tables (the base's rows) change in an imported finetune alone: no training moves them.
     """
-    own = dict(model.lm.module.named_parameters())
-    own |= {table: value for table in model.lm.text_tables if (value := _base_rows(model, table)) is not None}
+    own: dict[str, torch.Tensor] = dict(model.lm.module.named_parameters())
+    buffers = dict(model.lm.module.named_buffers())
+    own |= {table: buffers[table] for table in model.lm.text_tables if table in buffers}
     if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
         raise UserError(f"{source} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
                         f"such as {wrong[0]}.", "Take another checkpoint.")
@@ -553,11 +554,6 @@ def set_changed_tensors(model: TTSModel, changed: Mapping[str, torch.Tensor], so
     for name, value in changed.items():
         own[name].data = own[name].data.float().copy_(value)  # in memory of its own: products hang on its alignment
     return replace(model, changed=tuple(changed), base_values=kept)
-
-
-def _base_rows(model: TTSModel, table: str) -> torch.Tensor | None:
-    """The base's rows of an extended text table, a buffer; None where it is a parameter."""
-    return dict(model.lm.module.named_buffers()).get(table)
 
 
 def _other_checkpoint(folder: Path) -> str:

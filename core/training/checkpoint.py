@@ -253,8 +253,9 @@ def _write_model(folder: Path, tts: TTSModel) -> None:
     if tts.adapters:
         tts.adapters.save(folder / records.ADAPTER)
     module, imported = tts.lm.module, set(tts.changed)
-    changed = {name: value for name, value in module.named_parameters()
-               if is_of_base(name) and (value.requires_grad or name in imported)}
+    changed: dict[str, torch.Tensor] = {
+        name: value for name, value in module.named_parameters()
+        if is_of_base(name) and (value.requires_grad or name in imported)}
     changed |= {name: value for name, value in module.named_buffers() if name in imported}  # old rows, never trained
     if changed:
         tensor_files.write(folder / records.CHANGED, changed)
