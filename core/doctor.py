@@ -304,8 +304,8 @@ def notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
         notes.append(f"It holds the model {len(others) + 1} times. Examined is the {kind} set, "
                      f"{case.matching.prefix!r}; the other is {', '.join(map(repr, others))} (--weights {other}).")
     if case.matching.state:
-        notes.append(f"{pluralize(case.matching.state, 'tensor')} of an optimizer, a schedule or a random generator "
-                     "were left out.")
+        notes.append(f"Left out: {pluralize(case.matching.state, 'tensor')} of an optimizer, a schedule or a random "
+                     "generator.")
     if isinstance(case.other, peft_folder.MergedAdapters):
         notes.append(f"A folder of peft: {pluralize(len(case.other.factors), 'tensor')} of the base with low-rank "
                      f"adapters merged in, {len(case.other.whole)} trained as a whole.")

@@ -170,7 +170,7 @@ def test_raw_and_averaged_weights_are_told_apart(tiny: Base, tmp_path: Path) -> 
         values[weights] = load(tiny.workspace, f"run:average-{weights}", CPU).lm.module.state_dict()
         lines = "\n".join(line for plan in listener.of("plan") for line in plan.lines)
         assert "It holds the model 2 times" in lines
-        assert "of an optimizer, a schedule or a random generator were left out" in lines
+        assert "of an optimizer, a schedule or a random generator." in lines
     name = finetunes.Base(tiny.workspace, "tiny").matrices[0]
     assert torch.equal(values["auto"][name], held["ema_model"][name])
     assert torch.equal(values["ema"][name], held["ema_model"][name])
