@@ -271,14 +271,14 @@ def _decoded(path: Path) -> Path:
 
     WAV and FLAC files that were joined are decoded one after the other, without ffmpeg, which ends behind the first.
     """
-    stamp, files = _stamp(path), sound_containers.inspect(path).files
+    stamp = _stamp(path)
     with _decoded_lock:
         if stamp not in _decoded_files:
             # A generator may still read the oldest: its open file stays readable.
             while len(_decoded_files) >= _MOST_DECODED:
                 _decoded_files.pop(next(iter(_decoded_files))).close()
             file = cast("IO[bytes]", tempfile.NamedTemporaryFile(suffix=".flac"))  # noqa: SIM115  closed when evicted
-            if files:
+            if files := sound_containers.inspect(path).files:
                 _join(path, files, Path(file.name))
             else:
                 ffmpeg_audio.extract_audio(path, Path(file.name))
