@@ -269,7 +269,8 @@ def _of_earlier_trainings(user: Item, origin: Origin) -> Iterator[Dependency]:
 
 def _of_training(state: JobState, models: Mapping[str, str]) -> Iterator[Dependency]:
     user, given = Item("run", state.id), state.job.settings
-    extension, scope = str(given.get("extension", "")), given.get("scope")
+    own = state.id if state.verb == "import_model" else ""  # an import makes an extension of its own name
+    extension, scope = str(given.get("extension", own)), given.get("scope")
     model = models.get(extension, "")
     if not model:  # the extension is gone: a checkpoint has what it said
         for one in reversed(state.checkpoints):
