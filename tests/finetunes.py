@@ -170,11 +170,13 @@ def trainer_folder(base: Base, folder: Path) -> tuple[Path, Path | None]:
 
 
 def embedding_alone(base: Base, folder: Path) -> tuple[Path, Path | None]:
-    """The text embedding was extended and the head was not; the vocabulary is a flat table of ids."""
+    """The text embedding was extended and the head was not; of a JSON tokenizer a flat table of ids is there."""
     held = with_rows(base, base.tables[:1])
     torch.save({"epoch": 12, "step": 500, "model_state_dict": held, "optimizer_state_dict": _optimizer(held),
                 "loss": 2.5, "best_val_loss": float("inf"), "config": {"model": {"n_vocab": 2535}}},
                folder / "checkpoint_latest.pt")
+    if (base.folder / "bpe.model").is_file():
+        return folder / "checkpoint_latest.pt", base.tokenizer(folder / "tokenizer")
     return folder / "checkpoint_latest.pt", base.flat_vocabulary(folder / "vocab.json")
 
 
