@@ -199,7 +199,7 @@ def _sentence_file(value: str) -> str:
 
 def _checkpoint(value: str) -> str:
     kind, _, name = value.strip().partition(":")
-    return f"export:{_safe_name(name)}" if kind == "export" else _absolute(value)
+    return f"{kind}:{_safe_name(name)}" if kind in ("export", "run") else _absolute(value)
 
 
 def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
@@ -225,7 +225,7 @@ Place = Annotated[str, _or_nothing(_place), PathOption()]  # a name in the works
 AbsolutePath = Annotated[str, _or_nothing(_absolute), PathOption()]
 SentenceFile = Annotated[str, _or_nothing(_sentence_file), PathOption()]
 VoiceOrPath = Annotated[str, _or_nothing(_voice), PathOption()]  # a voice's name, or an absolute path
-Checkpoint = Annotated[str, _or_nothing(_checkpoint), PathOption()]  # an absolute path, or `export:NAME`
+Checkpoint = Annotated[str, _or_nothing(_checkpoint), PathOption()]  # an absolute path, `export:NAME` or `run:ID`
 
 Scope = Literal["rows", "gated", "full"]
 AdapterKind = Literal["lora", "dora", "adalora"]
@@ -234,6 +234,7 @@ Initialisation = Literal["random", "mean", "neighbours", "romanised", "factored"
 SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 UnknownCharacters = Literal["refuse", "leave_out", "unk"]
 Device = Literal["auto", "cpu", "cuda"]
+WeightSet = Literal["auto", "raw", "ema"]
 
 
 class Options(BaseModel):
@@ -291,11 +292,22 @@ class DoctorOptions(Options):
 
     part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` diagnoses a fine-tuned checkpoint, `machine` this machine.", json_schema_extra={"positional": True})
     base: Place = Field("", title="Base", description="The base model of the checkpoint: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
-    checkpoint: Checkpoint = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors file, a .pt file of tensors only, their folder, or `export:NAME`.", json_schema_extra={"positional": True})
+    checkpoint: Checkpoint = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors or .pt file, their folder, a folder of peft adapters, `export:NAME`, or `run:ID` of an imported finetune.", json_schema_extra={"positional": True})
     tokenizer: AbsolutePath = Field("", title="Checkpoint tokenizer", description="Tokenizer file (JSON) of the checkpoint; empty uses the one in its folder.")
+    weights: WeightSet = Field("auto", title="Weights", description="Of a file with raw and averaged weights: `auto` takes the average (EMA), `raw` the others.")
     measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models, where the base is in the workspace. Takes the loading time and some seconds per language.")
     restore: NameOrNothing = Field("", title="Restore as", description="Where only embedding rows were damaged: name of an export with the base's rows and the new rows. No existing file is changed.")
     language: LanguageOrNothing = Field("", title="New language", description="Language code of the new rows, such as `am`; required to restore.")
+
+
+class ImportModelOptions(Options):
+    """Import a checkpoint that was fine-tuned elsewhere as a run, with its tokenizer; no existing file is changed."""
+
+    base: ModelName = Field("", title="Base model", description="The base model that was fine-tuned, a name in the workspace. The import compares every tensor with it.", json_schema_extra={"positional": True})
+    checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors or PyTorch file (`model_step38000.pth`), their folder, or a folder of peft adapters.", json_schema_extra={"positional": True})
+    tokenizer: AbsolutePath = Field("", title="Tokenizer", description="Tokenizer of the fine-tuned model (JSON, `vocab.json` or SentencePiece), or its folder; empty uses the one in the checkpoint's folder.")
+    language: LanguageOrNothing = Field("", title="Language", description="Code of the language that it was fine-tuned for, such as `am`. A base language keeps its tokenizer: for a finetune of one give a code of its own, such as `en-studio`.")
+    weights: WeightSet = Field("auto", title="Weights", description="Of a file with raw and averaged weights: `auto` takes the average (EMA), `raw` the others.")
 
 
 class TokenizerOptions(Options):

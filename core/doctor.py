@@ -20,6 +20,7 @@ from config import confinement
 from config.errors import ErrorKind, UserError
 from config.schema import DoctorOptions
 from core.jobs.events import Plan, Progress, Result
+from core.jobs.job import load_job
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import diagnosis
 from core.library.catalog import family_of
@@ -36,6 +37,7 @@ from core.library.diagnosis import (
     TensorFinding,
     TokenizerFit,
 )
+from core.model import peft_folder
 from core.model.loading import TTSModel, load_base
 from core.proof import tokenizer_fit
 from core.proof.certification import base_probes, equal_logits
@@ -46,6 +48,7 @@ from core.proof.tensor_comparison import (
     compare_tensors,
     dtype_name,
     is_transposed,
+    is_turned,
     match_tensors,
 )
 from core.training.replay import ProbeSample
@@ -76,8 +79,9 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
         raise UserError("As a job the doctor examines models only.",
                         "For the machine: python -m scripts.doctor. For a model: python -m scripts.doctor model "
                         "BASE CHECKPOINT; on the page: the Doctor tab.")
+    options = of_imported_run(workspace, options)
     case = open_case(workspace, options)
-    tokenizer = _fit_tokenizer(case, options, checkpoint_path(workspace, options))
+    tokenizer = fit_tokenizer(case, options, checkpoint_path(workspace, options))
     ids = tokenizer_fit.read_pieces(Path(tokenizer.path)) if tokenizer else {}
     if options.restore:  # refuse what cannot be done before anything is compared
         workspace.new_export(options.restore)
@@ -105,7 +109,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
         with stage(reporter, "measure"):
             drift = _measure_drift(workspace, case, moved, reporter)
 
-    summary = assess(findings, tokenizer, drift, _notes(case, tokenizer),
+    summary = assess(findings, tokenizer, drift, notes(case, tokenizer),
                      case.family.tensor_layout.text_tables[0])
     types = tuple(sorted({dtype_name(case.other.dtype(name)) for name in case.other.names}))
     diagnosis.write(reporter.directory, Diagnosis(
@@ -139,8 +143,12 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
         raise UserError("A base and a checkpoint are needed.",
                         "Give both: python -m scripts.doctor model tiny it.pt; on the page: Base and Checkpoint.")
     family, name, base, folder = _open_base(workspace, options.base)
-    other = _open_checkpoint(family, checkpoint_path(workspace, options))
-    matching = match_tensors(base, other, family.tensor_layout.text_tables)
+    other = _open_checkpoint(family, checkpoint_path(workspace, options), base)
+    matching = match_tensors(base, other, family.tensor_layout.text_tables, options.weights)
+    if not matching.found and options.weights != "auto" and match_tensors(
+            base, other, family.tensor_layout.text_tables).found:
+        raise UserError(f"{other.path} holds no {'averaged (EMA)' if options.weights == 'ema' else 'raw'} weights.",
+                        "Leave --weights at auto (on the page: Weights).")
     if not matching.found:
         adapters = " It holds adapters that were not merged into a model." if matching.adapters else ""
         raise UserError(
@@ -153,6 +161,22 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
     with suppress(UserError):  # a bare file may lie without its tokenizer
         pieces = family.load_front_end(folder).base_vocabulary
     return DoctorCase(family, name, base, other, matching, pieces)
+
+
+def of_imported_run(workspace: Workspace, options: DoctorOptions) -> DoctorOptions:
+    """`options` with the file that an imported `run:ID` was made of; what is given beside it stays."""
+    kind, _, name = options.checkpoint.partition(":")
+    if kind != "run":
+        return options
+    job = load_job(workspace, workspace.whole_id(name, "import_model"))
+    if job.verb != "import_model":
+        raise UserError(f"{options.checkpoint} was trained here, so no old row of it can have changed.",
+                        "Compute its certificate: python -m scripts.certify. Only an imported finetune is examined by "
+                        "its run.")
+    given = ("base", "tokenizer", "language")
+    return options.model_copy(update={
+        "checkpoint": str(job.settings["checkpoint"]), "weights": job.settings["weights"],
+        **{field: getattr(options, field) or job.settings[field] for field in given}})
 
 
 def checkpoint_path(workspace: Workspace, options: DoctorOptions) -> Path:
@@ -227,9 +251,14 @@ def _open_base(workspace: Workspace, given: str) -> tuple[Family, str, WeightsFi
                     "Give the base as it was published, or the name of a model in the workspace.")
 
 
-def _open_checkpoint(family: Family, path: Path) -> WeightsFile:
+def _open_checkpoint(family: Family, path: Path, base: WeightsFile) -> WeightsFile:
+    """The weights at `path`; adapters of peft are merged into those of the base as they are read."""
     if not path.exists():
         raise UserError(f"There is no checkpoint {path}.", "Give a .safetensors or .pt file, or the folder of one.")
+    if path.name in peft_folder.WEIGHTS and peft_folder.is_peft_folder(path.parent):
+        path = path.parent
+    if peft_folder.is_peft_folder(path):
+        return peft_folder.open_merged(path, base, family)
     if path.is_dir():
         with suppress(UserError):
             return family.open_weights(family.language_model_file(path))
@@ -242,7 +271,7 @@ def _open_checkpoint(family: Family, path: Path) -> WeightsFile:
                         "an earlier checkpoint of the same training.") from error
 
 
-def _fit_tokenizer(case: DoctorCase, options: DoctorOptions, checkpoint: Path) -> TokenizerFit | None:
+def fit_tokenizer(case: DoctorCase, options: DoctorOptions, checkpoint: Path) -> TokenizerFit | None:
     """How the checkpoint's tokenizer fits; None where there is none to examine."""
     table = case.family.tensor_layout.text_tables[0]
     there = case.matching.found.get(table)
@@ -254,9 +283,9 @@ def _fit_tokenizer(case: DoctorCase, options: DoctorOptions, checkpoint: Path) -
     return tokenizer_fit.fit_tokenizer(path, case.pieces, case.base.tensor(table), case.other.tensor(there))
 
 
-def _notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
+def notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
     """What else a reader of the file should know."""
-    notes = []
+    notes = list[str]()
     if tokenizer is None:
         why = "none was given, and none lies in a separate folder with it" if case.pieces else \
             "the base's own, which it would be compared with, is not available"
@@ -270,6 +299,16 @@ def _notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
                      f"({name} is {there}).")
     if case.matching.adapters:
         notes.append("It holds adapters beside the weights, which were not merged and were not examined.")
+    if others := case.matching.others:
+        kind, other = ("average (EMA)", "raw") if case.matching.averaged else ("raw", "ema")
+        notes.append(f"It holds the model {len(others) + 1} times. Examined is the {kind} set, "
+                     f"{case.matching.prefix!r}; the other is {', '.join(map(repr, others))} (--weights {other}).")
+    if case.matching.state:
+        notes.append(f"Left out: {pluralize(case.matching.state, 'tensor')} of an optimizer, a schedule or a random "
+                     "generator.")
+    if isinstance(case.other, peft_folder.MergedAdapters):
+        notes.append(f"A folder of peft: {pluralize(len(case.other.factors), 'tensor')} of the base with low-rank "
+                     f"adapters merged in, {len(case.other.whole)} trained as a whole.")
     return notes
 
 
@@ -291,7 +330,8 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
             if name in values:  # of the text tables the old rows alone
                 rows = [moved_ids.get(row, row) if name != base.lm.language_table else row
                         for row in range(len(values[name]))] if name in tables else slice(None)
-                values[name].copy_(case.other.tensor(there)[rows])
+                value = case.other.tensor(there)[rows]
+                values[name].copy_(value.T if is_turned(case.base.tensor(name), values[name]) else value)
     after = _probe(base, samples, reporter, "by the checkpoint")
     return compare_probes([item.language for item in samples], before, after)
 
@@ -366,7 +406,8 @@ _PROBLEMS: dict[str, tuple[Level, str]] = {
 _ADVICE = {
     "restore": "Only rows were damaged. The base's rows can be restored and the new ones kept: the base languages will "
                "then work exactly as before.",
-    "nothing": "Nothing needs to be restored.",
+    "nothing": "Nothing needs to be restored. To use it here: Import a finetune on the Model tab, or "
+               "python -m scripts.import_model.",
     "new rows broken": "It cannot be used as it is. Get the file again, or take an earlier checkpoint of the same "
                        "training.",
     "new rows unequal": "Extend every text table by the same rows, and train again; the base's rows are unchanged.",

@@ -240,7 +240,8 @@ def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, 
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         evaluation.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.lm.module)) if model.changed else "",
-                        records.strip_folder(found.recogniser), found.recogniser_language, model.text_library)
+                        records.strip_folder(found.recogniser), found.recogniser_language, model.text_library,
+                        found.imported)
 
 
 def _probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
@@ -373,6 +374,14 @@ _SCOPES = {
 }
 
 
+_IMPORTED = {
+    "rows": "It has new rows, and every tensor of the base as it was; the base languages are computed exactly as "
+            "before.",
+    "full": "It has new rows, and changed tensors of the base, which act on every language; the certificate says what "
+            "was changed, and how far the base languages moved, where it could be measured.",
+}
+
+
 def _not_proven(certificate: Certificate) -> str:
     """What the card adds where no base-language results could be compared, or the sentences were not spoken yet."""
     check, languages = certificate.check("base_logits"), certificate.unproven_languages()
@@ -404,8 +413,10 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
     languages = ", ".join(record.languages)
     parts = [
         f"# {record.name}",
-        f"{base.title} fine-tuned for {languages} with Lisan. Run `{record.run}`, step {record.step}.",
-        _SCOPES[record.scope] + _not_proven(certificate),
+        (f"{base.title} fine-tuned for {languages} elsewhere, and imported into Lisan from `{record.imported}` "
+         f"(`{record.run}`, step {record.step})." if record.imported else
+         f"{base.title} fine-tuned for {languages} with Lisan. Run `{record.run}`, step {record.step}."),
+        (_IMPORTED[record.scope] if record.imported else _SCOPES[record.scope]) + _not_proven(certificate),
         *([f"**Base**: {certificate.base_note}."] if certificate.base_note else []),
         *_earlier_languages(record),
         f"**{certificate.describe()}**",
@@ -418,8 +429,10 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         f"export:{record.name}`. Compute it again: `python -m scripts.certify --again --run export:{record.name}`.",
         "## Data and licence",
         f"- Base model: {base.title}, licence {base.licence}.\n"
-        f"- Dataset `{record.dataset}`: {facts.dataset_clips}, from {facts.dataset_source}"
-        f"{_licence(facts.dataset_licence)}",
+        + ("- Its training data is not known here: make sure that its licence allows what you do with this model."
+           if record.imported and not record.dataset else
+           f"- Dataset `{record.dataset}`: {facts.dataset_clips}, from {facts.dataset_source}"
+           f"{_licence(facts.dataset_licence)}"),
         *_licence_notices(base),
         "## How to load it",
         "With a checkout of Lisan and its requirements installed:\n\n"

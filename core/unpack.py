@@ -21,6 +21,7 @@ from core.jobs.events import Plan, Result, Stopped, WarningRaised, append_event
 from core.jobs.job import load_job_directory
 from core.jobs.reporter import Reporter, size_text, stage
 from core.jobs.state import JobReader
+from core.jobs.verbs import RUN_VERBS
 from core.library import records, verification
 from core.library.certificate import CERTIFICATE
 from core.library.records import CheckpointRecord, ExtensionRecord
@@ -239,8 +240,8 @@ def _check_item(item: Item, folder: Path) -> None:
     match item.kind:
         case "run":
             job = load_job_directory(folder)
-            if job.verb != "train":
-                raise UserError(f"{item.reference} is a job of {job.verb!r}, not a training.", _HINT)
+            if job.verb not in RUN_VERBS:
+                raise UserError(f"{item.reference} is a job of {job.verb!r}, not a training or an import.", _HINT)
             for path in folder.glob(f"checkpoints/step-*/{records.CHECKPOINT}"):
                 records.read_record(path, CheckpointRecord)
             if JobReader(job).state(worker_alive=False).interrupted:  # else the app would resume it by itself

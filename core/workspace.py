@@ -166,22 +166,23 @@ class Workspace:
         """Folder of the job `job_id` (a whole or a short id), which must be there."""
         return _existing(self.runs, self.whole_id(job_id), "run", "Look the id up in the list of jobs.")
 
-    def whole_id(self, job_id: str, verb: str = "") -> str:
+    def whole_id(self, job_id: str, *verbs: str) -> str:
         """The id of the job whose generated id ends with the four digits `job_id`; any other id as it is.
 
-        With `verb` only its jobs count. `UserError` if there are several.
+        With `verbs` only their jobs count. `UserError` if there are several.
         """
         if not job_id or not _SHORT_ID.fullmatch(job_id) or (self.runs / job_id).is_dir():  # an empty list gives None
             return job_id
         generated = filter(None, map(_GENERATED_ID.fullmatch, self.list_runs()))
-        found = [one[0] for one in generated if one[2] == job_id and verb in ("", one[1])]
+        found = [one[0] for one in generated if one[2] == job_id and (not verbs or one[1] in verbs)]
         if len(found) > 1:
             raise UserError(f"The short id {job_id!r} is that of {join_names(found)}.", "Give the whole id.")
         return found[0] if found else job_id
 
     def whole_reference(self, reference: str) -> str:
-        """`run:ID`, `run:ID@STEP` and the like with the whole id of a training for a short one; others as they are."""
-        return reference and _SHORT_REFERENCE.sub(lambda short: f"run:{self.whole_id(short[1], 'train')}", reference)
+        """`run:ID`, `run:ID@STEP` and the like with the whole id of a run for a short one; others as they are."""
+        return reference and _SHORT_REFERENCE.sub(
+            lambda short: f"run:{self.whole_id(short[1], 'train', 'import_model')}", reference)
 
     def export(self, name: str) -> Path:
         """Folder of the export `name`, which must be there."""

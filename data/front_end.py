@@ -33,7 +33,15 @@ from data.languages import verbalizer
 from data.languages.verbalizer import Verbalizer, load_verbalizer
 from data.manifest import read_json_lines
 from data.normalisers import DATA_FILES
-from data.segmenters import BYTES, Bpe, ByteLevelBpe, SentencePieceModel, base_file, highest_id
+from data.segmenters import (
+    BYTES,
+    Bpe,
+    ByteLevelBpe,
+    SentencePieceModel,
+    base_file,
+    from_flat_vocabulary,
+    highest_id,
+)
 
 _CODE = re.compile(r"[\w-]{1,40}")
 SETTINGS_FILE = "front_end.json"
@@ -118,8 +126,14 @@ SEGMENTERS: Mapping[str, SegmenterKind] = {
 
 
 def read_segmenter(content: bytes, name: str) -> Segmenter:
-    """A tokenizer file of any kind; `UserError` naming it as `name` when it is of none."""
+    """A tokenizer file of any kind, or a flat list of pieces with ids; `UserError` naming it as `name` if it is none.
+    """
     if content.lstrip()[:1] == b"{":
+        try:
+            content = from_flat_vocabulary(content) or content
+        except ValueError as error:
+            raise UserError(f"{name} is a list of pieces, and {error}.", "Give the vocabulary as it was saved.") \
+                from error
         return ByteLevelBpe(content, name) if b'"tiktoken"' in content[:100] else Bpe(content, name)
     if name.endswith(".tiktoken"):
         return ByteLevelBpe(content, name)
@@ -378,6 +392,11 @@ class FrontEnd:
     def base_vocabulary(self) -> Mapping[str, int]:
         """Every token of the base's file with its id, marks and tags included."""
         return self._base.ids
+
+    @property
+    def base_segmenter(self) -> Segmenter:
+        """The base's tokenizer."""
+        return self._base
 
     @property
     def pieces(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from config.errors import UserError
 SPECIAL_TOKENS = ("[STOP]", "[UNK]", "[SPACE]", "[START]")
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 """The pieces of byte fallback, in the format of `tokenizers`."""
+_MARK = re.compile(r"\[.+\]")
 
 
 def base_file(tags: Sequence[str], characters: Sequence[str]) -> bytes:
@@ -50,6 +51,33 @@ def base_file(tags: Sequence[str], characters: Sequence[str]) -> bytes:
         },
     }
     return _dump(content)
+
+
+def from_flat_vocabulary(content: bytes) -> bytes | None:
+    """A `vocab.json` of pieces with their ids as a BPE file without merges, which cuts text into characters.
+
+    None for a file of another form. Pieces in brackets are marks and tags, as in the base's file.
+    """
+    if b'"added_tokens"' in content:
+        return None
+    try:
+        ids = foreign.parse_json(content, "The vocabulary")
+    except UserError:
+        return None
+    if not isinstance(ids, dict) or not ids or not all(type(row) is int and row >= 0 for row in ids.values()):
+        return None
+    if len(set(ids.values())) != len(ids):
+        raise ValueError("two of its pieces have one id")
+    special = [piece for piece in ids if _MARK.fullmatch(piece)]
+    return _dump({
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
+        "added_tokens": [_added_token(piece, ids[piece]) for piece in special],
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": "[UNK]", "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": ids, "merges": [],
+        },
+    })
 
 
 class Bpe:
@@ -150,6 +178,8 @@ def vocabulary(content: bytes, name: str) -> dict[str, int]:
     """Every token of a file with its id, added tokens included; `name` is for error messages."""
     try:
         parts = foreign.parse_json(content, "The tokenizer")
+        if not isinstance(parts["model"], dict):
+            raise ValueError("its key `model` is no table")
         model = parts["model"]
         if model["type"] != "BPE":
             raise ValueError(f"a {model['type']} model where BPE is wanted")

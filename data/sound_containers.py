@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class ContainerFacts:
     present_s: float | None = None  # present as frames, pages or bytes
     cut_off: bool = False  # the file ends in the middle of a frame, or before its header says
     chained: bool = False  # several streams, one behind another
+    files: tuple[tuple[int, int], ...] = ()  # begin and end in bytes of whole files joined one behind another
     is_exact: bool = True  # False: header and frames of an MP3 differ, of which its decoder would complain
 
 
@@ -225,7 +226,8 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
     # libmpg123 complains about differences of more than 1%. Some encoders count the header's own frame, others do not.
     is_exact = (not cut_off and headers <= 1 and (not stated_frames or abs(stated_frames - frames) <= 1)
                 and (not stated_bytes or abs(stated_bytes - audio_bytes) <= 0.01 * audio_bytes))
-    return ContainerFacts("", stated_s if stated_frames else None, max(0.0, seconds), cut_off, headers > 1, is_exact)
+    return ContainerFacts("", stated_s if stated_frames else None, max(0.0, seconds), cut_off, headers > 1,
+                          is_exact=is_exact)
 
 
 def _xing(content: mmap.mmap, offset: int) -> tuple[int, int, int]:
@@ -368,15 +370,22 @@ def _stream_info(block: bytes | mmap.mmap) -> tuple[int, int]:
 
 def _walk_flac(content: mmap.mmap) -> ContainerFacts:
     start = _id3_size(content) if content[:3] == b"ID3" else 0
-    stated = list[float]()
+    stated, begins = list[float](), list[int]()
     while start >= 0 and content[start:start + 4] == b"fLaC":
         rate, samples = _stream_info(content[start + 8:start + 42])
         stated.append(samples / rate if rate else 0.0)
+        begins.append(start)
         start = content.find(b"fLaC\x00\x00\x00\x22", start + 4)
     if not stated:
         return ContainerFacts()
     whole_s = sum(stated) if all(stated) else None
-    return ContainerFacts("", stated[0] or None, whole_s if len(stated) > 1 else None, chained=len(stated) > 1)
+    return ContainerFacts("", stated[0] or None, whole_s if len(stated) > 1 else None, chained=len(stated) > 1,
+                          files=_ranges(begins, len(content)))
+
+
+def _ranges(begins: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
+    """Where each of several files begins and ends; empty for one."""
+    return tuple(zip(begins, (*begins[1:], size), strict=True)) if len(begins) > 1 else ()
 
 
 # --- WAV, AIFF, AU ---
@@ -386,16 +395,17 @@ _LINEAR = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, extensible: bytes a
 
 def _walk_wav(content: mmap.mmap) -> ContainerFacts:
     stated_s, present_s, cut_off, parts = 0.0, 0.0, False, 0
+    begins = list[int]()
     offset, is_known, bytes_a_second = 0, True, 0
     order = ">" if content[:4] == b"RIFX" else "<"
     if content[:4] == b"RF64":
         return ContainerFacts()  # its sizes lie elsewhere, and libsndfile reads them
 
     while offset + 8 <= len(content):
-
         # Walk the chunks. A file may consist of several, each with its own RIFF header.
         name, size = content[offset:offset + 4], struct.unpack_from(f"{order}I", content, offset + 4)[0]
         if name in (b"RIFF", b"RIFX") and content[offset + 8:offset + 12] == b"WAVE":
+            begins.append(offset)
             offset += 12
             continue
         if name == b"fmt ":
@@ -423,7 +433,8 @@ def _walk_wav(content: mmap.mmap) -> ContainerFacts:
         return ContainerFacts()
 
     # If several files follow one another, the header describes the first only.
-    return ContainerFacts("", stated_s if is_known and parts == 1 else None, present_s, cut_off, parts > 1)
+    return ContainerFacts("", stated_s if is_known and parts == 1 else None, present_s, cut_off, parts > 1,
+                          _ranges(begins, len(content)) if parts == len(begins) else ())
 
 
 def _is_chunk(content: mmap.mmap, offset: int, order: str) -> bool:

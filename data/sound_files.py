@@ -208,7 +208,7 @@ def _survey(path: Path, first_blocks: list[np.ndarray] | None, longest_s: float)
     # ffmpeg decodes the rest, if the format is one that it knows.
     if container.kind not in sound_containers.SOUND_KINDS | sound_containers.FILM_KINDS:
         raise fault or _unreadable(path, ValueError("its format is not known"))
-    if ffmpeg_audio.ffmpeg_path() is None:
+    if ffmpeg_audio.ffmpeg_path() is None and not container.files:
         raise fault if fault is not None and whole_s is None else _partly_read(path, facts, container)
     try:
         decoded = _decoded(path)
@@ -229,7 +229,7 @@ def _survey(path: Path, first_blocks: list[np.ndarray] | None, longest_s: float)
 
 
 def _needs_ffmpeg(path: Path, container: ContainerFacts) -> bool:
-    """Whether libsndfile is not even tried: it would stop early, or not begin."""
+    """Whether libsndfile is not even tried on the file as it is: it would stop early, or not begin."""
     if container.kind in sound_containers.FILM_KINDS:
         return True
     if container.kind == "mp3" and container.present_s is not None and ffmpeg_audio.ffmpeg_path() is not None:
@@ -238,6 +238,8 @@ def _needs_ffmpeg(path: Path, container: ContainerFacts) -> bool:
         # Without a header, libsndfile estimates the length from the first frame and reads no further.
         with _opened(path) as file:
             return file.frames / file.samplerate < container.present_s - _APART_S
+    if container.files:
+        return True  # each of them is read by libsndfile
     return container.chained and container.kind != "wav" and ffmpeg_audio.ffmpeg_path() is not None
 
 
@@ -286,7 +288,10 @@ _decoded_lock = threading.Lock()
 
 
 def _decoded(path: Path) -> Path:
-    """A copy of the recording, decoded by ffmpeg to a temporary FLAC file that lives with this process."""
+    """A copy of the recording in a temporary FLAC file that lives with this process, decoded by ffmpeg.
+
+    WAV and FLAC files that were joined are decoded one after the other, without ffmpeg, which ends behind the first.
+    """
     stamp = _stamp(path)
     with _decoded_lock:
         if stamp not in _decoded_files:
@@ -294,9 +299,62 @@ def _decoded(path: Path) -> Path:
             while len(_decoded_files) >= _MOST_DECODED:
                 _decoded_files.pop(next(iter(_decoded_files))).close()
             file = cast("IO[bytes]", tempfile.NamedTemporaryFile(suffix=".flac"))  # noqa: SIM115  closed when evicted
-            ffmpeg_audio.extract_audio(path, Path(file.name))
+            if files := sound_containers.inspect(path).files:
+                _join(path, files, Path(file.name))
+            else:
+                ffmpeg_audio.extract_audio(path, Path(file.name))
             _decoded_files[stamp] = file
         return Path(_decoded_files[stamp].name)
+
+
+class _Part(io.RawIOBase):
+    """A range of bytes of an open file, as a file."""
+
+    def __init__(self, file: BinaryIO, begin: int, end: int) -> None:
+        super().__init__()
+        self._file, self._begin, self._size, self._at = file, begin, end - begin, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._begin + self._at)
+        content = self._file.read(max(0, min(len(buffer), self._size - self._at)))
+        buffer[:len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+
+def _join(path: Path, files: Sequence[tuple[int, int]], target: Path) -> None:
+    """Write the sound of joined files as one FLAC file; `UserError` if they differ in rate or channels."""
+    try:
+        with confinement.verified(path) as source, open(source, "rb") as whole:
+            with soundfile.SoundFile(_Part(whole, *files[0])) as first:
+                rate, channels = first.samplerate, first.channels
+                subtype = "PCM_24" if first.subtype in _DEEP else "PCM_16"
+            with soundfile.SoundFile(target, "w", rate, channels, subtype, format="FLAC") as joined:
+                for number, (begin, end) in enumerate(files, 1):
+                    with soundfile.SoundFile(_Part(whole, begin, end)) as part:
+                        if (part.samplerate, part.channels) != (rate, channels):
+                            raise UserError(
+                                f"{path} has {len(files)} recordings one behind another, and number {number} has "
+                                f"{part.samplerate} Hz and {part.channels} channels where the first has {rate} Hz and "
+                                f"{channels}.", "Give them as single files.")
+                        for block in _raw_blocks(part, _BLOCK_S):
+                            joined.write(block)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise _unreadable(path, error) from error
 
 
 def _readable(path: Path, facts: SoundFacts) -> Path:

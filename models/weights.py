@@ -2,9 +2,9 @@
 
 `read` and `load_into` load a published checkpoint strictly; `LazyWeights` reads any checkpoint tensor by tensor,
 without holding its gigabytes: safetensors by offsets, PyTorch files mapped into memory. A PyTorch file is a pickle, in
-a zip archive or, before torch 1.6, alone: it is read with torch's restricted unpickler, which builds tensors and plain
-containers and refuses everything else, so that an untrusted file cannot run code. This is the only module that calls
-`torch.load` and `torch.save`.
+a zip archive or, before torch 1.6, alone: `models.restricted_pickle` reads it, which builds tensors, plain containers
+and numbers of numpy and refuses everything else, so that an untrusted file cannot run code. No other module calls
+`torch.load`, and none but this one `torch.save`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -28,11 +27,15 @@ from config.errors import ErrorKind, UserError
 from config.foreign import cached_by_file
 from config.schema import WEIGHT_SUFFIXES
 from data.durable_files import hash_file, is_pytorch_file
+from models import restricted_pickle
+from models.restricted_pickle import ForeignGlobal
 
 _INDEX = "*.safetensors.index.json"
 _AGAIN = "Delete it and download the model again."
 _GET_FILE_AGAIN = "Get that file again."
 _NAMED = 4  # tensors named in an error
+_STATE_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "random_states", "training_args", "training_state")
+"""Beginnings of the names of files that trainers write beside the weights."""
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -99,14 +102,21 @@ def _load(path: Path) -> object:
         )
     # Only tensors and plain values are unpickled, which cannot run code.
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
+        return restricted_pickle.load(path)
+    except ForeignGlobal as error:
         raise UserError(
-            f"{path} holds Python objects beside tensors, which could run code when loaded; it was refused.",
-            "Give weights as .safetensors, or a .pt file of tensors alone.",
+            f"{path} holds Python objects beside tensors ({error.name}), which could run code when loaded; it was "
+            "refused.",
+            "Where it was made, save the weights alone: torch.save(model.state_dict(), \"weights.pt\"), or as "
+            ".safetensors; then give that file.",
         ) from error
-    except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}.", _AGAIN) from error
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{path} was refused: {str(error)[:200]}.",
+                        "Only tensors, plain containers and numbers of numpy are read. Give weights as .safetensors, "
+                        "or a .pt file of a state dict.") from error
+    except (RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
+            MemoryError) as error:
+        raise UserError(f"{path} is damaged: {str(error)[:200] or type(error).__name__}.", _AGAIN) from error
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: str,
@@ -280,7 +290,8 @@ def _find_in_folder(folder: Path) -> Path:
     indexes = sorted(folder.glob(_INDEX))
     if len(indexes) == 1:
         return indexes[0]
-    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
+    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES
+                   and not path.name.startswith(_STATE_FILES))
     if len(files) != 1:
         listing = ", ".join(path.name for path in files) or "none"
         raise UserError(f"{folder} should hold one file of weights; there: {listing}.", "Give the file itself.")

@@ -13,7 +13,8 @@ TASKS = {
 """Titles by the tab of the page."""
 OTHERS = {
     "data": {"review": ("Review a dataset", "my-voice"), "rules": ("Text rules", "--help")},
-    "train": {"pin_checkpoint": ("Keep a checkpoint under a name", "first 400 before-the-new-clips"),
+    "train": {"import_config": ("Settings of another program", "training_config.yaml --output preset.yaml"),
+              "pin_checkpoint": ("Keep a checkpoint under a name", "first 400 before-the-new-clips"),
               "demo": ("Everything, with the demo data", "")},
     "doctor": {"doctor": ("What this machine has and lacks", ""), "jobs": ("List, stop and rename jobs", "list")},
     "storage": {"storage": ("Sizes, deletion and the bin", "list")},

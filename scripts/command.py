@@ -35,6 +35,7 @@ from core.submission import storage
 from core.submission.job_chains import create_certify_job, use_named_checkpoint
 from core.submission.requirements import check_requirements, is_other_extension, is_other_tokenizer
 from core.workspace import Workspace, free_name
+from scripts import suggestions
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED
@@ -252,6 +253,10 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **settings)
         self._negative_number_matcher = re.compile(r"-(?!-?[a-zA-Z]$|-[a-zA-Z])")
 
+    def error(self, message: str) -> NoReturn:
+        """As argparse does, with the nearest known options for unknown ones."""
+        super().error(suggestions.with_nearest(message, self._option_string_actions))
+
 
 class _Help(argparse.HelpFormatter):
     """Wraps each paragraph of a text separately; an example stays one line, to be copied."""
@@ -298,6 +303,9 @@ def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Op
     """The options: flags override the file of `--config`, and that overrides the preset."""
     flags = given_values(given, VERBS[verb].options)
     values = read_preset(given.config, verb) if given.config else {}
+    if given.config and issubclass(VERBS[verb].options, TrainOptions):
+        for line in suggestions.foreign_settings_table(given.config):
+            print(line, file=sys.stderr)
     values = merged(without_other_lengths(values, flags), flags)
     parse_options(VERBS[verb].options, values)  # report wrong values before missing ones
     if not (VERBS[verb].resumes and given.resume is not None):
@@ -356,7 +364,8 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         found["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
         name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
-        extended = str(catalog.find_training(workspace, name).settings.get("extension", ""))
+        training = catalog.find_training(workspace, name)
+        extended = str(training.settings.get("extension", training.id))  # an import has its own name alone
         found["export"] = free_name(extended, workspace.list_exports().__contains__)
     for name, value in found.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)

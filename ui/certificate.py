@@ -13,6 +13,7 @@ from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
+from core.jobs.verbs import RUN_VERBS
 from core.library import learning, verification
 from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
@@ -113,10 +114,10 @@ def _may_be_computed(page: Page, view: View) -> bool:
 def _subjects(page: Page, view: View) -> object:
     """The runs and exports, and the one that was made last when it is new; else the chosen one."""
     found = _references(page, view)
-    done = [state for state in view.jobs if state.status == "finished" and state.verb in ("train", "export")]
+    done = [state for state in view.jobs if state.status == "finished" and state.verb in (*RUN_VERBS, "export")]
     last = max(done, key=lambda state: state.ended_at or 0.0, default=None)
     newest = "" if last is None else (
-        f"run:{last.id}" if last.verb == "train" else f"export:{last.job.settings.get('export')}")
+        f"run:{last.id}" if last.verb in RUN_VERBS else f"export:{last.job.settings.get('export')}")
     offered = [reference for _, reference in found]
     return choice_update(found, view.follow("proof", view.values["proof"], offered, newest))
 
@@ -129,7 +130,7 @@ def _references(page: Page, view: View) -> list[tuple[str, str]]:
 def _list_references(page: Page, view: View) -> list[tuple[str, str]]:
     found = [(f"Run {job_views.run_name(state)}{records.learning_note(state)}{records.unproven_note(state)}",
               f"run:{state.id}")
-             for state in view.jobs if state.verb == "train" and run_checkpoint(state)]
+             for state in view.jobs if state.verb in RUN_VERBS and run_checkpoint(state)]
     found += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
     return found
 

@@ -18,22 +18,50 @@ from core.library.records import read_model_record
 from core.sources import unknown_files
 from core.sources.base_models import licence_lines
 from ui import job_views, verb_form
+from ui.doctor import assessment_view, diagnosis_of
 from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, with_code
 from ui.page import Page
 
+_IMPORTED = ("base", "checkpoint", "tokenizer", "language")
 _CHOICES = ("variant", "folder", "save_as", "revision", "accept_licence", "accept_unknown", "probe")
 
 
 def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header("Base models", "A multilingual text-to-speech model to add a language to.",
-                         "To inspect a model that was fine-tuned elsewhere, open the Doctor tab.")
+                         "To use a model that was fine-tuned elsewhere: Import a finetune, at the end. To inspect one "
+                         "only, open the Doctor tab.")
     for family in CATALOG:
         with gr.Column(elem_classes="family"):
             _build_family(page, family)
+    _build_import(page)
     verb_form.build_damaged(page, "model", "model")
+
+
+def _build_import(page: Page) -> None:
+    """The form that imports a finetune, its job, and what it changed of its base."""
+    with gr.Column(elem_classes="card", elem_id="import-finetune"):
+        gr.HTML(join((element("h3", "Import a finetune"), paragraph(
+            "A checkpoint that was fine-tuned elsewhere becomes a run: synthesize with it, evaluate, certify, train it "
+            "further and export it. Every tensor is compared with the base; what it changed is measured, never called "
+            "preserved. Its files stay unchanged.", class_="small"))))
+        verb_form.build_verb_form(page, "import_model", "Import", first=_IMPORTED,
+                                  choices={"base": lambda _view: page.workspace.list_models()})
+        result = gr.HTML(elem_id="imported-finetune")
+        shown = verb_form.last_job_view("import_model", "No finetune was imported yet.", _imported_view)
+        page.live.panel(result, shown, "model")
+
+
+def _imported_view(state: JobState) -> Html:
+    """What was imported, and what it changed of its base."""
+    result = state.result or {}
+    facts = job_views.facts([("Run", result.get("ref")), ("Extension", result.get("extension")),
+                             ("New rows", result.get("new_rows")), ("Changed tensors", result.get("changed")),
+                             ("Scope", result.get("scope"))])
+    found = diagnosis_of(state)
+    return join((facts, assessment_view(found) if found else NOTHING))
 
 
 def _build_family(page: Page, family: CatalogEntry) -> None:

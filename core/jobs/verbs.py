@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from config import foreign
+from config import foreign, foreign_settings
 from config.errors import UserError
 from config.schema import (
     AlignOptions,
@@ -23,6 +23,7 @@ from config.schema import (
     EvaluateOptions,
     ExportOptions,
     ExtendOptions,
+    ImportModelOptions,
     ListeningTestOptions,
     Options,
     PackOptions,
@@ -76,6 +77,10 @@ VERBS: Mapping[str, Verb] = {
         "Download base model", "core.download", DownloadOptions, "model",
         "--model chatterbox", takes_device=False, resumes=True,
         makes={"save_as": "model"}),
+    "import_model": Verb(
+        "Import a finetune", "core.import_model", ImportModelOptions, "model",
+        "chatterbox finetuned.pt --tokenizer tokenizer.json --language am --name am-finetune", takes_device=False,
+        resumes=True, needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"job": "run"}),
     "segment": Verb(
         "Segment recordings", "core.segment", SegmentOptions, "data",
         "--source talks --segments talks --language am", takes_device=False, resumes=True, removes_uploads=True,
@@ -168,6 +173,8 @@ VERBS: Mapping[str, Verb] = {
         "model tiny finetuned.safetensors --tokenizer tokenizer.json", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
+RUN_VERBS = tuple(name for name, verb in VERBS.items() if verb.makes.get("job") == "run")
+"""The verbs whose jobs are runs: a folder of checkpoints, which `run:ID` refers to."""
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)
 """The verbs that the model server may run; they synthesize audio."""
 
@@ -176,7 +183,7 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     """Options of `verb` in a YAML file.
 
     The file holds only these options, or a section for each of several verbs (`presets/demo.yaml`), or it is the
-    `config.yaml` of a job, to repeat the job.
+    `config.yaml` of a job, to repeat the job. Settings of another training program are translated for `train`.
     """
     try:
         values = foreign.read_yaml(Path(path))
@@ -186,6 +193,8 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
     values.pop(PRESET_ABOUT, None)
     other = VERBS[verb].presets_of
+    if "train" in (verb, other) and foreign_settings.is_foreign(values):
+        return dict(foreign_settings.translate(values).options)
     if values and set(values) <= set(VERBS):
         values = values.get(verb) or values.get(other) or {}
     if "verb" in values and values["verb"] not in (verb, other):

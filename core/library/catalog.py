@@ -13,6 +13,7 @@ from config.foreign import file_stamp
 from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, checkpoint_steps, folder_of, pinned_names
 from core.jobs.job import Job, load_job
 from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
+from core.jobs.verbs import RUN_VERBS
 from core.library.checkpoints import RANKING, best_step
 from core.library.records import read_model_record
 from core.workspace import Workspace, resolve_inside, restore_hint
@@ -384,12 +385,12 @@ def resolve_model(workspace: Workspace, name: str) -> ModelReference:
 
 
 def find_training(workspace: Workspace, name: str) -> Job:
-    """The training with the whole or short id `name`; `UserError` lists those that have a checkpoint or run."""
-    name = workspace.whole_id(name, "train")
-    if resolve_inside(workspace.runs, name).is_dir() and (job := load_job(workspace, name)).verb == "train":
+    """The training or import with the whole or short id `name`; `UserError` lists those with a checkpoint, or alive."""
+    name = workspace.whole_id(name, *RUN_VERBS)
+    if resolve_inside(workspace.runs, name).is_dir() and (job := load_job(workspace, name)).verb in RUN_VERBS:
         return job
     there = [state.id for state in JobBoard(workspace).states()
-             if state.verb == "train" and (state.alive or run_reference(state))]
+             if state.verb in RUN_VERBS and (state.alive or run_reference(state))]
     raise UserError(f"There is no run named {name!r} (there: {join_names(there)}).",
                     restore_hint(workspace.runs, name) or "Choose one of these, or train first.")
 
@@ -415,7 +416,7 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
                       *(f"export:{name}" for name in workspace.list_exports())):
         with suppress(UserError):  # a folder whose name is none that Lisan gives
             found.append(resolve(workspace, reference))
-    found += [one for state in runs if state.verb == "train" and (one := run_reference(state)) is not None]
+    found += [one for state in runs if state.verb in RUN_VERBS and (one := run_reference(state)) is not None]
     return found
 
 

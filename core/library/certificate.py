@@ -157,7 +157,7 @@ class Certificate:
                 return "broken, " + ", ".join(f"{language_name(one.language)}: CER {one.before:.0%} before, "
                                               f"{one.after:.0%} after" for one in self._broken_languages())
             case Preservation.CHANGED:
-                return "changed a little (scope full), see the drift"
+                return "changed (scope full), see the drift"
             case Preservation.NOT_PROVEN:
                 return "not proven"
             case Preservation.UNCHANGED:

@@ -156,6 +156,7 @@ class CheckpointRecord:
     recogniser_language: str = ""  # what it calls the language, where that was said
     text_library: str = ""  # package and version that wrote out numbers of base languages; empty: none, or not stored
     scored: tuple[str, ...] = ()  # texts whose scores selected the best checkpoint; no final score counts them
+    imported: str = ""  # the file of a finetune that was trained elsewhere; empty: trained here
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
 
@@ -176,6 +177,7 @@ class ExportRecord:
     recogniser: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
     recogniser_language: str = ""  # its own name of the language, where one was given
     text_library: str = ""  # as in `CheckpointRecord`
+    imported: str = ""  # as in `CheckpointRecord`
 
 
 def write_record(path: Path, record: ModelRecord | ExtensionRecord | CheckpointRecord | ExportRecord) -> None:

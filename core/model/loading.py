@@ -611,19 +611,30 @@ def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> T
 
 @torch.no_grad()
 def load_changed_tensors(model: TTSModel, folder: Path, *, keep_base: bool) -> TTSModel:
-    """Replace the base's tensors that a run in the scope `full` trained by their trained values."""
+    """Replace the base's tensors that a run in the scope `full`, or a finetune from elsewhere, changed."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
-    parameters = dict(model.lm.module.named_parameters())
-    wrong = [name for name, value in changed.items()
-             if name not in parameters or parameters[name].shape != value.shape]
+    return set_changed_tensors(model, changed, str(folder / records.CHANGED), keep_base=keep_base)
+
+
+@torch.no_grad()
+def set_changed_tensors(model: TTSModel, changed: Mapping[str, torch.Tensor], source: str, *,
+                        keep_base: bool = False) -> TTSModel:
+    """`model` with other values for tensors of its base, which come from `source`; in place.
+
+    Text tables (the base's rows) change in an imported finetune alone: no training moves them.
+    """
+    tensors: dict[str, torch.Tensor] = dict(model.lm.module.named_parameters())
+    buffers = dict(model.lm.module.named_buffers())
+    tensors |= {table: buffers[table] for table in model.lm.text_tables if table in buffers}
+    wrong = [name for name, value in changed.items() if name not in tensors or tensors[name].shape != value.shape]
     if wrong:
-        raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
+        raise UserError(f"{source} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
                         f"such as {wrong[0]}.", "Take another checkpoint.")
-    base_values = {name: parameters[name].detach().clone() for name in changed} if keep_base else {}
+    base_values = {name: tensors[name].detach().clone() for name in changed} if keep_base else {}
     for name, value in changed.items():
 
         # Each tensor gets memory of its own: the speed and the rounding of products depend on its alignment.
-        parameters[name].data = parameters[name].data.float().copy_(value)
+        tensors[name].data = tensors[name].data.float().copy_(value)
     return replace(model, changed=tuple(changed), base_values=base_values)
 
 

@@ -63,6 +63,7 @@ class PrefixEmbedding(PrefixTable):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids (...,) below the number of rows to (..., width)."""
         (prefix, _), *later = self.parts()
+        later = [part for part in later if len(part[0])]  # an imported finetune may have no new row
         embedded, start = F.embedding(ids.clamp(max=len(prefix) - 1), prefix), len(prefix)
         for number, (rows, _) in enumerate(later, 1):
             # Each later part has the ids from `start` on; the last one reports ids beyond its rows.

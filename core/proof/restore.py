@@ -53,6 +53,33 @@ class RestoreRequest:
     job: str
 
 
+@dataclass(frozen=True)
+class PlacedRows:
+    """The new rows of a checkpoint by text table, as they stand behind all rows of the base, and their tokenizer."""
+
+    tokenizer: Segmenter
+    rows: Mapping[str, torch.Tensor]
+    moved_by: int = 0  # ids, where the first new piece stood on a row of the base that no piece has
+
+    def old_rows(self, base: FrontEnd) -> int:
+        """How many of the checkpoint's first rows are those of the base."""
+        return base.prefix_size - self.moved_by
+
+
+def place_new_rows(base: TTSModel, other: WeightsFile, matching: TensorMatching, path: Path) -> PlacedRows:
+    """The new rows of `other` for the tokenizer in `path`, moved behind the base's rows where they are not yet."""
+    tokenizer = read_segmenter(path.read_bytes(), str(path))
+    spare, first = base.front_end.base_ids, base.front_end.prefix_size
+    moved = isinstance(tokenizer, SentencePieceModel) and any(spare <= tokenizer.ids[piece] < first
+                                                              for piece in tokenizer.pieces)
+    new_ids = slice(spare, highest_id(tokenizer.ids) + 1) if moved else slice(first, None)
+    if moved and isinstance(tokenizer, SentencePieceModel):  # the base has rows there, which no text of it leads to
+        tokenizer = SentencePieceModel(tokenizer.moved_behind(spare, first), str(path))
+    rows = {table: other.tensor(matching.found[table])[new_ids].float() for table in base.lm.text_tables
+            if table != base.lm.language_table}
+    return PlacedRows(tokenizer, rows, first - spare if moved else 0)
+
+
 def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, matching: TensorMatching,
                       request: RestoreRequest) -> Result:
     """Write `exports/NAME` with the rows of `base` and the new ones of `other`."""
@@ -60,24 +87,18 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
     if base.lm.language_table:
         raise UserError(f"A model with a table of languages ({base.name}) cannot be restored yet.",
                         "Train the language again: Dataset tab.")
-    tokenizer = read_segmenter(request.tokenizer.read_bytes(), str(request.tokenizer))
-    spare, first = base.front_end.base_ids, base.front_end.prefix_size
-    moved = isinstance(tokenizer, SentencePieceModel) and any(spare <= tokenizer.ids[piece] < first
-                                                              for piece in tokenizer.pieces)
-    new_ids = slice(spare, highest_id(tokenizer.ids) + 1) if moved else slice(first, None)
-    if moved and isinstance(tokenizer, SentencePieceModel):  # the base has rows there, which no text of it leads to
-        tokenizer = SentencePieceModel(tokenizer.moved_behind(spare, first), str(request.tokenizer))
+    placed = place_new_rows(base, other, matching, request.tokenizer)
+    tokenizer, first, moved = placed.tokenizer, base.front_end.prefix_size, placed.moved_by
+    rows = {rows_name(table): new for table, new in placed.rows.items()}
     tensors = dict(base.lm.module.state_dict())
-    rows = {}
-    for table in base.lm.text_tables:
-        new = other.tensor(matching.found[table])[new_ids].float()
+    for table, new in placed.rows.items():
         tensors[table] = torch.cat([tensors[table], new.to(tensors[table].dtype)])
-        rows[rows_name(table)] = new
     counts = {table: len(new) for table, new in rows.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
         raise UserError(f"The tables have {counts} new rows; the same number in each is wanted.",
                         "Take a checkpoint whose tables were extended alike.")
-    front_end = extend_front_end(base.front_end, request, tokenizer, first + next(iter(counts.values())))
+    front_end = extend_front_end(base.front_end, request.language, request.tokenizer, tokenizer,
+                                 first + next(iter(counts.values())))
     origin = Origin(base.family.name, base.name, base.base_hash, front_end.prefix_size, front_end.size,
                     front_end.fingerprint)
     record = ExportRecord(request.name, request.job, 0, "rows", "", (request.language,), origin,
@@ -94,7 +115,7 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
             raise UserError(f"The restored model failed its own checks: {', '.join(failed)}. It was not kept.",
                             "The disk may be failing, or the base model was changed; download it again.")
         certificate.write(folder / CERTIFICATE, proof)
-        note = (f" Its new pieces stand {first - spare} ids further than in the tokenizer as given, behind all rows of "
+        note = (f" Its new pieces stand {moved} ids further than in the tokenizer as given, behind all rows of "
                 "the base." if moved else "")
         listed = "\n".join(f"- `{file.path}`: {file.purpose}" for file in files)
         (folder / "README.md").write_text(
@@ -115,22 +136,21 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
             "old_rows_equal": True}
 
 
-def extend_front_end(base: FrontEnd, request: RestoreRequest, tokenizer: Segmenter, size: int) -> FrontEnd:
-    """`base` with the `tokenizer` of a new language, of `size` ids in all."""
-    language = request.language
+def extend_front_end(base: FrontEnd, language: str, path: Path, tokenizer: Segmenter, size: int) -> FrontEnd:
+    """`base` with the `tokenizer` of a new language, which was read from `path`, of `size` ids in all."""
     if language in base.languages:
         raise UserError(f"The base speaks {language!r} already, and keeps its own tokenizer for it.",
                         "Give the new language another code, such as one with a region.")
     ids, own, file = tokenizer.ids, base.base_vocabulary, base.language_file(language)
-    if Path(file).suffix != request.tokenizer.suffix:
-        raise UserError(f"{request.tokenizer} is of another kind than the base's tokenizer; a file like {file} is "
+    if Path(file).suffix != path.suffix:
+        raise UserError(f"{path} is of another kind than the base's tokenizer; a file like {file} is "
                         "wanted.", "Give the tokenizer that extends the base's.")
     wrong = [piece for piece, row in ids.items() if own.get(piece, row) != row]
     unused, text = range(base.base_ids, base.prefix_size), set(tokenizer.pieces)  # rows of the base without a piece
     wrong += [piece for piece, row in ids.items() if piece not in own and not base.prefix_size <= row < size
               and (row not in unused or piece in text)]
     if wrong:
-        raise UserError(f"{request.tokenizer} gives {len(wrong)} pieces an id that cannot be kept ({wrong[0]!r}).",
+        raise UserError(f"{path} gives {len(wrong)} pieces an id that cannot be kept ({wrong[0]!r}).",
                         "Give the tokenizer that extends the base's and leaves its ids as they are.")
     by_row, tag, tokens = {row: piece for piece, row in ids.items()}, f"[{language}]", []
     for row in range(base.prefix_size, size):

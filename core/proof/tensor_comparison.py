@@ -13,12 +13,14 @@ Tensors are matched by name, else by value. Trainers put prefixes before names (
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from config.schema import WeightSet
 from core.library.diagnosis import NEW_ROWS, State, TensorFinding
 from models.base import WeightsFile
 
@@ -37,6 +39,11 @@ _CHUNK = 1024  # rows compared with all others at once
 _WITHIN = (("_orig_mod.", ""), (".base_layer.", "."), (".parametrizations.weight.original", ".weight"))
 _SAMPLES = 256  # values of a tensor that are compared
 _ALIKE = 0.9  # cosine of the samples of two tensors that match
+_AS_MANY = 0.9  # share of the best prefix's names from which another one holds the model too
+_AVERAGED = re.compile(r"(?:^|[._])(?:ema|averaged?|shadow)(?:[._]|$)")
+"""Of a prefix before averaged weights: `ema.`, `model_ema.`, `ema_model_state_dict.`."""
+_STATE = re.compile(r"(?:optim|sched|lr_sched|scaler|grad_scaler|rng|random|cuda_rng)\w*\.")
+"""Before what training programs save beside the weights."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,12 @@ def is_transposed(before: torch.Tensor, after: torch.Tensor) -> bool:
     if float(_cosine(old.reshape(1, -1), new.T.reshape(1, -1))[0]) <= _TWIN_AT_LEAST:
         return False
     return old.shape != new.shape or bool((new - old).norm() > (new.T - old).norm())
+
+
+def is_turned(stored: torch.Tensor, loaded: torch.Tensor) -> bool:
+    """Whether a model holds a matrix of its file with rows for columns, as those of GPT-2 are held here."""
+    return stored.ndim == 2 and not (stored.shape == loaded.shape and torch.equal(stored.to(loaded.dtype), loaded)) \
+        and stored.T.shape == loaded.shape and torch.equal(stored.T.to(loaded.dtype), loaded)
 
 
 def format_spans(rows: torch.Tensor, most: int = 4) -> str:
@@ -328,7 +341,14 @@ class TensorMatching:
     prefix: str  # before all of the names
     renamed: Mapping[str, str]  # matched by their values: base name, and the name there
     missing: tuple[str, ...]  # of the base
-    extra: tuple[str, ...]  # of the checkpoint
+    extra: tuple[str, ...]  # of the checkpoint, without other sets of weights and the state of a training
+    others: tuple[str, ...] = ()  # prefixes under which the file holds the whole model once more
+    state: int = 0  # tensors of an optimizer, a schedule or a random generator
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the matched weights are an average (EMA) of those of the training."""
+        return is_averaged(self.prefix)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -336,33 +356,52 @@ class TensorMatching:
         return tuple(name for name in self.extra if ".lora_" in f".{name}")
 
 
-def match_tensors(base: WeightsFile, other: WeightsFile, tables: Sequence[str]) -> TensorMatching:
-    """Matches of the base's tensors in `other`; `tables` may have more rows there."""
+def is_averaged(prefix: str) -> bool:
+    """Whether the weights behind a prefix are an average (EMA) of those of a training."""
+    return _AVERAGED.search(prefix) is not None
+
+
+def match_tensors(base: WeightsFile, other: WeightsFile, tables: Sequence[str],
+                  weights: WeightSet = "auto") -> TensorMatching:
+    """Matches of the base's tensors in `other`; `tables` may have more rows there.
+
+    A file may hold the model twice, as it was trained and as its average. `weights` selects one: `auto` the average if
+    there is one, because that is what its program speaks with. A set that does not exist gives no match.
+    """
     clean = {}
     for name in other.names:
         plain = name
         for inside, instead in _WITHIN:
             plain = plain.replace(inside, instead)
         clean[plain] = name
-    prefix = _prefix(base.names, tuple(clean))
-    found = {name: clean[prefix + name] for name in base.names if prefix + name in clean}
+    prefixes = _prefixes(base.names, tuple(clean))
+    wanted = [prefix for prefix in prefixes if weights == "auto" or is_averaged(prefix) == (weights == "ema")]
+    prefix = next((prefix for prefix in wanted if is_averaged(prefix)), next(iter(wanted), ""))
+    found = {name: clean[prefix + name] for name in base.names if prefix + name in clean} if wanted or not prefixes \
+        else {}
+    others = tuple(other for other in prefixes if other != prefix)
+    elsewhere = {name for plain, name in clean.items() if others and plain.startswith(tuple(filter(None, others)))}
+    state = {name for plain, name in clean.items() if _STATE.match(plain)}
     missing = [name for name in base.names if name not in found]
-    extra = sorted(set(other.names) - set(found.values()), key=other.names.index)
-    renamed = _match_values(base, other, missing, extra, tables)
+    known = {*found.values(), *state, *elsewhere}
+    extra = [name for name in other.names if name not in known]
+    renamed = _match_values(base, other, missing, extra, tables) if wanted or not prefixes else {}
     return TensorMatching(
         found | renamed, prefix, renamed, tuple(name for name in missing if name not in renamed),
-        tuple(name for name in extra if name not in renamed.values()),
+        tuple(name for name in extra if name not in renamed.values()), others, len(state),
     )
 
 
-def _prefix(wanted: Sequence[str], there: Sequence[str]) -> str:
-    """The most frequent prefix before names of the base; the shorter where two are as frequent."""
+def _prefixes(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The prefixes before names of the base behind which most of them stand: the most frequent first, then the shorter.
+    """
     known, counted = set(wanted), Counter[str]()
     for name in there:
         parts = name.split(".")
         starts = [".".join(parts[:cut]) + "." if cut else "" for cut in range(len(parts))]
         counted.update(start for start in starts if name[len(start):] in known)
-    return min(counted, key=lambda start: (-counted[start], len(start)), default="")
+    ordered = sorted(counted, key=lambda start: (-counted[start], len(start)))
+    return [start for start in ordered if counted[start] >= _AS_MANY * counted[ordered[0]]]
 
 
 def _match_values(base: WeightsFile, other: WeightsFile, missing: Sequence[str], extra: Sequence[str],

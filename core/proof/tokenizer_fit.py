@@ -6,7 +6,6 @@ than there are ids is no fault; published checkpoints have one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,8 +38,7 @@ def find_tokenizer(given: str, checkpoint: Path, rows: int) -> Path | None:
                     for file in folder.glob(pattern))
     for file in beside if path.is_dir() else [path]:
         with suppress(OSError, ValueError, UserError, TypeError):  # other JSON files
-            content = file.read_bytes()
-            if (file.suffix != ".json" or "model" in json.loads(content)) and (ids := read_pieces(file)):
+            if ids := read_pieces(file):
                 sizes[file] = highest_id(ids) + 1
     if sizes:
         return min(sizes, key=lambda file: (abs(rows - sizes[file]), file.name))

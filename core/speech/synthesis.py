@@ -287,7 +287,7 @@ class ChunkSynthesis:
         self.ended = False
         self.halves: tuple[TextChunk, TextChunk] | None = None
         self._synthesizer, self._stream = synthesizer, stream
-        self._seed, self._language = sampling.seed if seed is None else seed, language
+        self._seed = sampling.seed if seed is None else seed
         self._attempts = [sampling, *retries(sampling)]
         self._held, self._has_begun, self._no_speech = torch.zeros(0), False, False
         self._start = time.perf_counter()
@@ -332,7 +332,7 @@ class ChunkSynthesis:
         if len(generated.codes) >= synthesizer.model.lm.max_speech_length and (halves := halve(self.chunk.text)):
             self.halves, self.ended = (halves[0], TextChunk(halves[1], self.chunk.boundary)), True
             return []
-        waveform = synthesizer._decode(generated, self.chunk.text, self._language, self._seed)
+        waveform = synthesizer._decode(generated, self.chunk.text, self.language, self._seed)
         reason = generated.finish_reason
         if lacks_speech(generated, waveform, synthesizer.sample_rate):
             if len(self._attempts) > 1:
@@ -347,7 +347,7 @@ class ChunkSynthesis:
         del self._attempts[0]
         self._held = torch.zeros(0)
         if self._stream is not None:
-            self._stream = self._synthesizer.vocoder_stream(self._seed, self._language)
+            self._stream = self._synthesizer.vocoder_stream(self._seed, self.language)
 
     def _part(self, waveform: torch.Tensor, reason: FinishReason) -> SynthesizedChunk:
         start, self._start = self._start, time.perf_counter()

@@ -78,7 +78,7 @@ def _names(verb: str, options: Mapping[str, object]) -> str:
             return f"{given('run')} as {given('export')}"
         case "push":
             return f"{given('export')} to {given('repository')}"
-        case "doctor":
+        case "doctor" | "import_model":
             return _file(options.get("checkpoint"))
         case "pack":
             return given("item")

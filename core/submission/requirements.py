@@ -22,6 +22,7 @@ from config.schema import (
     EvaluateOptions,
     ExportOptions,
     ExtendOptions,
+    ImportModelOptions,
     ListeningTestOptions,
     Options,
     PackOptions,
@@ -82,6 +83,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_rules(workspace, options.rules, "")
         case TrainOptions():
             _check_training(workspace, options)
+        case ImportModelOptions():
+            _check_import(options)
         case CompareTokenizersOptions() | TokenizerOptions():
             with suppress(UserError):  # what is not there is reported with the other needs
                 model = catalog.resolve_model(workspace, options.model)
@@ -215,8 +218,8 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
                 yield Need(field, "dataset", options.dataset)
             case "source" if value.startswith(PREFIX):
                 yield Need(field, "transcripts", value.removeprefix(PREFIX))
-            case "file" if value.startswith("export:"):
-                yield Need(field, "export", value)
+            case "file" if value.startswith(("export:", "run:")):
+                yield Need(field, value.partition(":")[0], value)
             case "model" if Path(value).is_absolute():
                 yield Need(field, "file", value)
             case _:
@@ -291,6 +294,14 @@ def _makes(state: JobState, kind: str, name: str) -> bool:
         if given == name and kind in (made, "segments" if made == "transcripts" else made):
             return True
     return False
+
+
+def _check_import(options: ImportModelOptions) -> None:
+    """Base, checkpoint and language must be given; the job compares the files."""
+    for field in ("base", "checkpoint", "language"):
+        if not getattr(options, field):
+            title = ImportModelOptions.model_fields[field].title
+            raise UserError(f"{title} is missing.", f"{ImportModelOptions.model_fields[field].description}")
 
 
 def _check_training(workspace: Workspace, options: TrainOptions) -> None:

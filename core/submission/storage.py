@@ -24,7 +24,7 @@ from core.jobs.events import Stopped, append_event
 from core.jobs.job import load_job
 from core.jobs.locks import FileLock, locked
 from core.jobs.state import JobBoard, JobReader, JobState
-from core.jobs.verbs import VERBS
+from core.jobs.verbs import RUN_VERBS, VERBS
 from core.library import certificate, checkpoints, learning, records
 from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, Origin
 from core.sources import recognisers
@@ -254,18 +254,19 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
             record = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
             user, models[name] = Item("extension", name), record.origin.model
             found.append(Dependency(user, Item("model", record.origin.model), NEEDS))
-            found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
+            if record.tokenizer:  # an imported finetune has none of the workspace
+                found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
             found += _of_earlier_trainings(user, record.origin)
     for name in workspace.list_exports():
         with suppress(UserError):
             exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
             found += _of_export(Item("export", name), exported)
     datasets = {f"run:{state.id}": str(state.job.settings.get("dataset", "")) for state in states
-                if state.verb == "train"}
+                if state.verb in RUN_VERBS}
     datasets |= {one.user.reference: one.item.name for one in found if one.user.kind == "export"
                  and one.item.kind == "dataset"}
     for state in states:
-        if state.verb == "train":
+        if state.verb in RUN_VERBS:
             found += _of_training(state, models)
         elif state.verb in ("compare", "synthesize", "evaluate"):
             found += _of_speech(state, datasets)
@@ -302,7 +303,8 @@ def _of_earlier_trainings(user: Item, origin: Origin) -> Iterator[Dependency]:
 
 def _of_training(state: JobState, models: Mapping[str, str]) -> Iterator[Dependency]:
     user, given = Item("run", state.id), state.job.settings
-    extension, scope = str(given.get("extension", "")), given.get("scope")
+    own = state.id if state.verb == "import_model" else ""  # an import makes an extension of its own name
+    extension, scope = str(given.get("extension", own)), given.get("scope")
     model = models.get(extension, "")
     if not model:  # the extension is gone: a checkpoint has what it said
         for one in reversed(state.checkpoints):

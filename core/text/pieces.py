@@ -37,8 +37,10 @@ OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of th
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing
 _MAX_PIECES = 20_000  # limit of the option `merges`
 _SPECIAL_FORM = re.compile(r"\[.+\]")  # form of the base's special tokens and tags, which no piece may become
+_MARK = re.compile(r"<.+>|\[.+\]")  # form of the special tokens in a list of pieces
 _PRIVATE = 0xF0000  # start of the larger private use area of Unicode, of 131,068 code points
-_FORMATS_HINT = "Give the JSON file of a BPE or Unigram tokenizer, or a SentencePiece model."
+_FORMATS_HINT = ("Give the JSON file of a BPE or Unigram tokenizer, a SentencePiece model, or a list of pieces "
+                 "(vocab.json, vocab.txt, .vocab).")
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,35 @@ def read_tokenizer(path: Path, word_start: str = "") -> ImportedTokenizer:
         content = foreign.read_bytes(path)
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", _FORMATS_HINT) from error
+    if (listed := _listed_pieces(path, content)) is not None:
+        marks = {piece for piece in listed if _MARK.fullmatch(piece)}
+        ids = {piece.removeprefix("##"): row for piece, row in listed.items()}
+        ranked = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in marks]
+        return _without_special(path, ids, marks, None, ranked, word_start)
     read = _from_json if content.lstrip()[:1] == b"{" else _from_sentencepiece
     return read(path, content, word_start)
+
+
+def _listed_pieces(path: Path, content: bytes) -> dict[str, int] | None:
+    """Pieces with their ids of a file that only lists them: `vocab.json`, `vocab.txt`, or the `.vocab` of
+    SentencePiece; None for a file of another form.
+    """
+    if content.lstrip()[:1] == b"{":
+        values = foreign.parse_json(content, path)
+        flat = isinstance(values, dict) and bool(values) and all(type(row) is int for row in values.values())
+        return {str(piece): row for piece, row in values.items()} if flat else None
+    if path.suffix not in (".txt", ".vocab"):
+        return None
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a list of pieces in UTF-8 (byte {error.start}).", _FORMATS_HINT) from error
+    pieces = [line.partition("\t")[0] if path.suffix == ".vocab" else line for line in lines]
+    spaced = next((piece for piece in pieces if " " in piece.strip()), None)
+    if spaced is not None and path.suffix == ".txt":
+        raise UserError(f"{path} is not a list of pieces: one of its lines is {spaced[:40]!r}.",
+                        f"One piece a line is expected. {_FORMATS_HINT}")
+    return {piece: row for row, piece in enumerate(pieces)}
 
 
 def _from_json(path: Path, content: bytes, word_start: str) -> ImportedTokenizer:

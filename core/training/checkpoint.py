@@ -35,7 +35,7 @@ from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
 from core.training.parameter_groups import LearningRateSchedule
 from data.batches import SamplerState
-from data.durable_files import fsync_path, fsync_tree, hash_tree
+from data.durable_files import atomic_directory, fsync_path, fsync_tree, hash_tree
 
 FOLDER = checkpoint_names.CHECKPOINTS
 _TENSORS, _NUMBERS = "training.safetensors", "training.json"
@@ -181,6 +181,20 @@ def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainO
     return target
 
 
+def save_imported(run_dir: Path, record: CheckpointRecord, tts: TTSModel, config: Mapping[str, object]) -> Path:
+    """Write the checkpoint of a model that was trained elsewhere: it has no state to resume from. Returns its folder.
+
+    A full disk raises `UserError`, and nothing is left.
+    """
+    target = folder_of(run_dir, record.step)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_directory(target, "Free some space, then import again.") as folder:
+        _write_model(folder, tts)
+        (folder / records.CONFIG).write_text(yaml.safe_dump(dict(config), allow_unicode=True), encoding="utf-8")
+        records.write_record(folder / records.CHECKPOINT, replace(record, files=hash_tree(folder)))
+    return target
+
+
 def load_state(run_dir: Path, step: int) -> TrainerState:
     """The state in a checkpoint, whose files are verified by `core.model.loading`."""
     folder = folder_of(run_dir, step)
@@ -241,8 +255,11 @@ def _write_model(folder: Path, tts: TTSModel) -> None:
         tts.adapters.save(folder / records.ADAPTER)
     if tts.decoder:
         tensor_files.write(folder / records.DECODER, tts.decoder.tensors)
-    changed = {name: value for name, value in tts.lm.module.named_parameters()
-               if value.requires_grad and is_of_base(name)}
+    module, imported = tts.lm.module, set(tts.changed)
+    changed: dict[str, torch.Tensor] = {
+        name: value for name, value in module.named_parameters()
+        if is_of_base(name) and (value.requires_grad or name in imported)}
+    changed |= {name: value for name, value in module.named_buffers() if name in imported}  # old rows, never trained
     if changed:
         tensor_files.write(folder / records.CHANGED, changed)
 

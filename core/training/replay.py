@@ -22,11 +22,13 @@ from config import confinement, foreign
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
 from core.model import tensor_files
 from core.model.loading import TTSModel
 from core.training.dataloader import Utterance, make_sample, make_utterance, nearest_speaker
+from core.training.weight_regularization import swap_weights
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache, FeaturePack
@@ -231,10 +233,12 @@ def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str
     """The clips that the base synthesized for this run; they are synthesized now if they are not there."""
     texts, codes = run_dir / f"{SPOKEN_CLIPS}.json", run_dir / f"{SPOKEN_CLIPS}.safetensors"
     if not texts.is_file():
-        if tts.changed:
+        if tts.changed and (not tts.base_values or checkpoint_steps(run_dir)):
             raise UserError(f"{texts} is missing: the sentences that the base synthesized for this run.",
                             f"Restore it, or start a new run from its weights: --init-from run:{run_dir.name}.")
-        synthesized = _synthesize(options, tts, voices, warn, progress, most)
+        tensors = {**dict(tts.lm.module.named_buffers()), **dict(tts.lm.module.named_parameters())}
+        with swap_weights({name: tensors[name] for name in tts.base_values}, tts.base_values):  # of a warm start
+            synthesized = _synthesize(options, tts, voices, warn, progress, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(synthesized)})
         texts.write_text(json.dumps([part[:3] for part in synthesized], ensure_ascii=False), encoding="utf-8")

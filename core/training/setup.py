@@ -343,7 +343,7 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
     tts, changes = _copy_changes(found.folder, tts, reference, changing)
     copied = [_copy_rows(found.folder, tts, reference, record.origin.first_new_row),
               _copy_adapters(found.folder, tts, record), changes]
-    ema = float(foreign.read_yaml(found.folder / records.CONFIG)["options"]["ema"])
+    ema = float(foreign.read_yaml(found.folder / records.CONFIG)["options"].get("ema", 0))  # an import has none
     average = f", the EMA of its training ({ema:g})" if ema else ""
     warn(f"The run starts from the weights of {found.reference} (step {record.step}){average}, with a new optimizer, "
          f"schedule and order of clips: {' '.join(filter(None, copied))}")

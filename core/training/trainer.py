@@ -359,7 +359,8 @@ class Trainer:
 
         They differ from `initial_weights` if the run started from the weights of another run (`init_from`).
         """
-        named = self.full_trainables.base
+        named = {**self.full_trainables.base, **{name: value for name, value in self.tts.lm.module.named_buffers()
+                                                 if name in self.tts.base_values}}  # old rows of an imported finetune
         values = {name: value.to(named[name]) for name, value in self.tts.base_values.items()}
         adapters = self.tts.adapters
         with swap_weights({name: named[name] for name in values}, values), \

@@ -176,7 +176,10 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
 
 def _split_in_name(stem: str) -> str:
     """The split that a table is named after, as `dev` and `metadata_train` are; empty for none."""
-    last = re.split(r"[._-]", stem.lower())[-1]
+    parts = re.split(r"[._-]", stem.lower())
+    if len(parts) == 2 and parts[1] in ("pairs", "manifest"):  # train_pairs, val_manifest
+        return parts[0] if parts[0] in SPLIT_NAMES else ""
+    last = parts[-1]
     return stem.lower() if stem.lower() in SPLIT_NAMES else last if last in SPLIT_NAMES else ""
 
 

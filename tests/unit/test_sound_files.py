@@ -291,3 +291,38 @@ def test_odd_channels_and_offsets_are_reported_by_prepare(ready: Workspace, tmp_
     for words in ("inverted: channels 1 and 2 cancel each other", "nearly: channels 1 and 2 cancel each other",
                   "two: channels 1 and 2 hold different sound", "offset: it has a constant offset (DC) of 20.0%"):
         assert words in warnings
+
+
+# --- joined files that libsndfile and ffmpeg read to the end of the first ---
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24"])
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_joined_wav_and_flac_files_are_read_whole_without_ffmpeg(
+    tmp_path: Path, suffix: str, subtype: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ffmpeg_audio, "ffmpeg_path", lambda: None)
+    for number in range(3):
+        soundfile.write(tmp_path / f"{number}.{suffix}", speech(number), RATE, subtype)
+    alone = [read_samples(tmp_path / f"{number}.{suffix}")[0] for number in range(3)]
+    path = joined(tmp_path / f"talk.{suffix}", [tmp_path / f"{number}.{suffix}" for number in range(3)])
+    waveform, rate = read_samples(path)
+    assert rate == RATE
+    assert np.array_equal(waveform, np.concatenate(alone))
+    assert examine(path).duration_s == pytest.approx(len(waveform) / RATE)
+    assert np.array_equal(np.concatenate(list(read_blocks(path, 0.7))), waveform)
+
+
+def test_joined_files_of_two_rates_are_refused_with_both(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "one.wav", speech(0), RATE)
+    soundfile.write(tmp_path / "two.wav", speech(1), 22050)
+    path = joined(tmp_path / "talk.wav", [tmp_path / "one.wav", tmp_path / "two.wav"])
+    with pytest.raises(UserError, match=r"number 2 has 22050 Hz and 1 channels where the first has 16000 Hz"):
+        read_sound(path)
+
+
+def test_a_plain_file_is_not_taken_for_joined_ones(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "one.wav", speech(0), RATE)
+    soundfile.write(tmp_path / "one.flac", speech(0), RATE)
+    for suffix in ("wav", "flac"):
+        assert examine(tmp_path / f"one.{suffix}").is_plain

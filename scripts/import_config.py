@@ -1,0 +1,57 @@
+"""Show what the settings of another training program correspond to here, and write them as a preset.
+
+The preset is a file of options for python -m scripts.train --config FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config import foreign, foreign_settings
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import TrainOptions
+from core.workspace import Workspace
+from scripts.command import exit_with, run_in_workspace, script_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Translate a file; the exit code."""
+    parser = script_parser("import_config", __doc__, "end with the options as one line of JSON")
+    parser.add_argument("file", help="a YAML file of settings, such as training_config.yaml")
+    parser.add_argument("--output", help="the preset to write; without it the table is only shown")
+    return run_in_workspace(parser, arguments, translate)
+
+
+def translate(_workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
+    """Show the table and write the preset; `UserError` if the file is none of another program."""
+    path = Path(given.file)
+    try:
+        values = foreign.read_yaml(path)
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", "Give a YAML file of settings.") from error
+    if not foreign_settings.is_foreign(values):
+        raise UserError(f"{path} has no keys of another training program, such as `learning_rate` in a section "
+                        "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
+    translation = foreign_settings.translate(values)
+    parse_options(TrainOptions, dict(translation.options))
+    print("\n".join(foreign_settings.table(translation)))
+    if given.output:
+        target = Path(given.output)
+        if target.exists():
+            raise UserError(f"There already is a file {target}.", "Choose another name.")
+        try:
+            target.write_text(yaml.safe_dump(dict(translation.options), sort_keys=False), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{target} could not be written: {error.strerror}.", "Choose another folder.") from error
+        print(f"Preset: {target}. Train with it: python -m scripts.train --config {target}")
+    return {"options": dict(translation.options), "preset": given.output or ""}
+
+
+if __name__ == "__main__":
+    exit_with(main)
