@@ -134,7 +134,8 @@ def build_fields(model: type[Options], names: Sequence[str], prefix: str) -> tup
     """Widgets of some fields of `model`, beside a form of it: `prefix` makes their elements' ids differ."""
     by_name = {entry.name: entry for entry in entries(model)}
     with gr.Row(elem_classes="grid"):
-        return tuple(_widget(replace(by_name[name], name=f"{prefix}.{name}"), {}, {}) for name in names)
+        return tuple(_widget(replace(by_name[name], name=f"{prefix}.{name}"), {}, {}, model)
+                     for name in names)
 
 
 def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: Iterable[str] = (),
