@@ -47,7 +47,7 @@ OTHER_FILES = 16_000_000  # bytes beside the tensors: front-end, journal, sample
 class EarlyStopping:
     """Validations since the best value. A checkpoint holds it, so a resumed run stops at the same step."""
 
-    step: int = 0  # of the last validation that counted
+    step: int = 0  # the last validation that counted
     best_step: int = 0
     best: float = math.inf
     validations_without_improvement: int = 0
@@ -81,19 +81,19 @@ class TrainerState:
     """
 
     step: int  # optimizer steps done
-    seconds: float  # of training, over all attempts
-    skipped_batches: int  # whose losses or gradients were not finite
+    seconds: float  # training time over all attempts
+    skipped_batches: int  # batches whose losses or gradients were not finite
     schedule: LearningRateSchedule
     max_minutes: float  # the time limit that the schedule was made for; a resumed run may have another one
     sampler: SamplerState
     replay_sampler: SamplerState
     data_fingerprint: str
-    content_hash: str  # of the clips as the model sees them
+    content_hash: str  # the clips as the model sees them
     tensors: Mapping[str, torch.Tensor]
     microbatch_plan: MicrobatchPlan
     world_size: int
-    precision: str  # in which the steps were computed
-    numeric_environment: str  # on which the last bits of results depend, see `core.compute.numeric_environment`
+    precision: str  # the one of the steps so far
+    numeric_environment: str  # decides the last bits of results, see `core.compute.numeric_environment`
     early_stopping: EarlyStopping = EarlyStopping()
     base_losses: Mapping[str, float] = field(default_factory=dict)  # see `TrainingRun.base_losses`
 
@@ -118,6 +118,7 @@ def quarantine_damaged_checkpoints(run_dir: Path, warn: Callable[[str], None]) -
     Damaged checkpoints after it are renamed, with a warning. If all are damaged, `UserError` is raised and nothing is
     changed.
     """
+    # Go back to the last intact checkpoint.
     steps = checkpoint_names.checkpoint_steps(run_dir)
     faults: dict[int, str] = {}
     for step in reversed(steps):
@@ -127,6 +128,8 @@ def quarantine_damaged_checkpoints(run_dir: Path, warn: Callable[[str], None]) -
     if faults and len(faults) == len(steps):
         raise UserError(f"No checkpoint of {run_dir.name} is intact. {faults[steps[-1]]}",
                         "Put the files back if you have a copy, or start a new run.")
+
+    # Rename the damaged ones after it: a person may still want their files.
     for step, fault in faults.items():
         folder = folder_of(run_dir, step)
         renamed = folder.with_name(f"{_DAMAGED}{folder.name}")
@@ -139,11 +142,11 @@ def quarantine_damaged_checkpoints(run_dir: Path, warn: Callable[[str], None]) -
 
 def check_free_space(run_dir: Path, tts: TTSModel, state: TrainerState) -> None:
     """Raise `UserError` if the disk has too little space for the next checkpoint."""
-    wanted, free = _wanted_bytes(run_dir, tts, state), shutil.disk_usage(run_dir).free
-    if free < wanted:
+    needed, free = _wanted_bytes(run_dir, tts, state), shutil.disk_usage(run_dir).free
+    if free < needed:
         raise UserError(
             f"The checkpoint of step {state.step} was not written: {run_dir / FOLDER} has {size_text(free)} "
-            f"({free:,} bytes) free, {size_text(wanted)} ({wanted:,} bytes) are needed. "
+            f"({free:,} bytes) free, {size_text(needed)} ({needed:,} bytes) are needed. "
             f"{_describe_last_checkpoint(run_dir)}",
             "Free some space, then resume the run.",
         )
@@ -156,6 +159,7 @@ def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainO
     target = folder_of(run_dir, state.step)
     writing = target.with_name(f"{_WRITING}{target.name}")
     try:
+        # Write all files into a temporary folder, and their hashes last.
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
         _write_model(writing, tts)
@@ -166,6 +170,8 @@ def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainO
         (writing / records.CONFIG).write_text(yaml.safe_dump(config), encoding="utf-8")
         records.write_record(writing / records.CHECKPOINT, replace(record, files=hash_tree(writing)))
         fsync_tree(writing)
+
+        # Rename it to its place; an older checkpoint of this step is kept until then.
         replaced = target.with_name(f"{_REPLACED}{target.name}")
         if target.exists():  # the run was killed before it ranked this step, and measures it again
             shutil.rmtree(replaced, ignore_errors=True)
@@ -234,12 +240,13 @@ def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
     """Load the full tensors of `optimizer_tensors`; if the parameters are sharded, each rank takes its shard."""
+    # torch's state dictionary has indices for parameters, a checkpoint has their names.
     state: dict[int, dict[str, object]] = {}
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
     for path, value in tensors.items():
-        kind, _, rest = path.partition("/")
+        kind, _, parameter_path = path.partition("/")
         if kind == "optimizer":
-            name, _, key = rest.rpartition("/")
+            name, _, key = parameter_path.rpartition("/")
             index = names.index(name)
             is_count = value.ndim == 0 and not value.is_floating_point()
             state.setdefault(index, {})[key] = (
@@ -255,11 +262,13 @@ def _write_model(folder: Path, tts: TTSModel) -> None:
         tts.adapters.save(folder / records.ADAPTER)
     if tts.decoder:
         tensor_files.write(folder / records.DECODER, tts.decoder.tensors)
+
+    # Of the base, save only the weights that this training or an imported finetune changed.
     module, imported = tts.lm.module, set(tts.changed)
     changed: dict[str, torch.Tensor] = {
         name: value for name, value in module.named_parameters()
         if is_of_base(name) and (value.requires_grad or name in imported)}
-    changed |= {name: value for name, value in module.named_buffers() if name in imported}  # old rows, never trained
+    changed |= {name: value for name, value in module.named_buffers() if name in imported}  # old rows, not trained
     if changed:
         tensor_files.write(folder / records.CHANGED, changed)
 
@@ -269,10 +278,12 @@ def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
     trained = [value for value in tts.lm.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
     tensors += sum(value.nbytes for value in tts.decoder.tensors.values()) if tts.decoder else 0
-    tensors += sum(len(content) for one in tts.earlier_trainings for content in one.files.values())
+    tensors += sum(len(content) for training in tts.earlier_trainings for content in training.files.values())
+
+    # The last checkpoint on the disk is a lower bound.
     steps = checkpoint_names.checkpoint_steps(run_dir)
-    before = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()
-    return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + OTHER_FILES
+    last_files = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()
+    return max(tensors, sum(path.stat().st_size for path in last_files if path.is_file())) + OTHER_FILES
 
 
 def _describe_last_checkpoint(run_dir: Path) -> str:
@@ -282,10 +293,10 @@ def _describe_last_checkpoint(run_dir: Path) -> str:
 
 def _save_error(run_dir: Path, tts: TTSModel, state: TrainerState, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    free, wanted = shutil.disk_usage(run_dir).free, _wanted_bytes(run_dir, tts, state)
+    free, needed = shutil.disk_usage(run_dir).free, _wanted_bytes(run_dir, tts, state)
     return UserError(
         f"The checkpoint of step {state.step} could not be saved in {run_dir / FOLDER}: {error.strerror}"
-        f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. "
+        f"{f' (about {size_text(needed)} needed, {size_text(free)} free)' if full else ''}. "
         f"{_describe_last_checkpoint(run_dir)}",
         f"{'Free some space' if full else 'Check that the workspace can be written'}, then resume the run.",
     )
@@ -298,6 +309,7 @@ def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
     intact = [step for step in steps if step not in damage]
     if ranking.best in damage:
         warn(f"{damage[ranking.best]} The best checkpoint cannot be used; the next best is taken.")
+
     best = ranking.with_best_of(intact).best
     if best is None:
         hint = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "

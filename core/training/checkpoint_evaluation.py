@@ -49,11 +49,11 @@ from models.base import LossOptions, Sample
 SAMPLES = "samples"
 FROM_TRANSCRIPT = ("wer", "deletions", "repetition")
 WITHOUT_TRANSCRIPT = ("similarity", "naturalness", "mcd", "missing_stop", "long_silence", "clipping")
-_MAX_RECORDINGS = 40  # over which a speaker's mean vector is computed
-_CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
-_NAMED_SENTENCES = 5  # of those that cannot be read as they are
-_BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
-_EARLY_CHECK = 0.25  # share of the steps: when a run is checked that has no checkpoint in its first half
+_MAX_RECORDINGS = 40  # recordings over which a speaker's mean vector is computed
+_CUSTOM_SENTENCES = "evaluation_texts.tsv"  # file in the run's folder
+_NAMED_SENTENCES = 5  # sentences that an error names
+_BASE_LANGUAGES = 2  # base languages of which `full` synthesizes a sentence at each checkpoint
+_EARLY_CHECK = 0.25  # share of the steps after which a run without a checkpoint in its first half is checked
 _MIN_CHECKED_STEPS = 20  # a shorter run has no early check
 _MIN_SAMPLES = 4  # a run with fewer sentences at each checkpoint is a quick test: it is given no more of them
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower learning rates, more replay, "
@@ -71,13 +71,13 @@ class TrainingRun:
     speech_evaluator: SpeechEvaluator
     record: CheckpointRecord
     reporter: Reporter
-    drift_clips: Sequence[Utterance] = ()  # of base languages, on which drift is measured
+    drift_clips: Sequence[Utterance] = ()  # clips of base languages, on which drift is measured
     early_stopping: EarlyStopping = EarlyStopping()
-    base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; of rank 0
-    custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
-    learning_record: LearningRecord = LearningRecord()  # of rank 0
+    base_losses: dict[str, float] = field(default_factory=dict)  # base languages at step 0, nats a code; rank 0 only
+    custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # the `evaluation_texts`
+    learning_record: LearningRecord = LearningRecord()  # rank 0 only
     _checked_early: bool = False
-    _references: dict[str, SpeechReference] = field(default_factory=dict)  # by language
+    _references: dict[str, SpeechReference] = field(default_factory=dict)  # language to reference
     _validation_samples: dict[str, list[Sample]] = field(default_factory=dict)
     _mean_speakers: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -116,12 +116,14 @@ class TrainingRun:
                 "The best checkpoint cannot be selected by character error rate: "
                 + (f"no recogniser for {unscored}." if unscored else "evaluation_sentences is 0."),
                 "Select it by speech_loss, or set evaluation_sentences and a recogniser that knows the language.")
+
+        # The other metrics need sentences, a recogniser or recordings.
         chosen = self.options.select_best_by
-        missing = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
-                   f"no recogniser for {unscored}" if chosen in FROM_TRANSCRIPT and unscored else
-                   "evaluation_texts have no recordings" if chosen == "mcd" and self.custom_sentences else "")
-        if missing and chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
-            raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {missing}.",
+        obstacle = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
+                    f"no recogniser for {unscored}" if chosen in FROM_TRANSCRIPT and unscored else
+                    "evaluation_texts have no recordings" if chosen == "mcd" and self.custom_sentences else "")
+        if obstacle and chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
+            raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {obstacle}.",
                             "Select it by speech_loss, or set what is missing.")
         if unscored and self.options.evaluation_sentences > 0 and not unavailable:  # else setup has warned already
             self.reporter.emit(WarningRaised(
@@ -141,6 +143,7 @@ class TrainingRun:
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
             self.reporter.emit(CheckpointSaved(state.step, self._checkpoint_path()))
+            # The new checkpoint is on the disk before an older one is deleted.
             best = checkpoints.read_ranking(self.directory).best
             checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
@@ -195,14 +198,15 @@ class TrainingRun:
         """Measure what was learned up to this step, store it, and warn if that is nothing."""
         trainer, measured = self.trainer, []
         for language in trainer.data.languages:
-            originals = {one.text: one.original for one in self._available_sentences(language)}
+            originals = {sentence.text: sentence.original for sentence in self._available_sentences(language)}
             if language not in self._references:
                 self._references[language] = SpeechReference.from_recordings(trainer.data.sentences_in(language))
-            spoken = [sentence for sentence in sentences if sentence.language == language]
+            of_language = [sentence for sentence in sentences if sentence.language == language]
             health = [learning_evaluation.measure_sentence_health(sentence, originals.get(sentence.text),
-                                                                  self._references[language]) for sentence in spoken]
+                                                                  self._references[language])
+                      for sentence in of_language]
             measured.append(learning_evaluation.make_measurements(
-                language, self._clip_losses(language), self.learning_record.start.get(language), spoken, health,
+                language, self._clip_losses(language), self.learning_record.start.get(language), of_language, health,
                 warm_start=bool(self.options.init_from)))
 
         report = LearningReport.from_measurements(trainer.step, measured)
@@ -305,9 +309,13 @@ class TrainingRun:
             self._synthesize_base(self.trainer.tts, self._on_progress)
             event = replace(_evaluated_event(step, languages, losses, errors), metrics=metrics)
             self.reporter.emit(event)
+
+            # The value by which the step is ranked; lower is better.
             value = _mean(errors.values()) if errors and self.metric is RankingMetric.CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
                 value = abs((self.metric.ideal or 0.0) - metrics[chosen])
+
+            # A step that may be chosen is measured more closely.
             best_so_far = all(value < other for other in checkpoints.read_ranking(self.directory).values.values())
             self._measure_learning([*sentences, *(self._synthesize_more(sentences) if best_so_far else ())])
             self._rank(value)
@@ -330,13 +338,15 @@ class TrainingRun:
             size = trainer.microbatch_plan.micro_batch_size(self.options.batch_size)
             measured = measure_losses(trainer.tts, samples, size, trainer.precision)
             if trainer.step == 0:
-                before = measured
+                starting_losses = measured
                 if self.options.init_from:  # its weights may have drifted already; drift is measured from the base
                     with self._base_weights() as base:
-                        of_base = {language: some for language, some in samples.items()
+                        of_base = {language: clips for language, clips in samples.items()
                                    if not base.front_end.is_new(language)}
-                        before = measure_losses(base, of_base, size, trainer.precision)
-                self.base_losses = self._base_losses(before)
+                        starting_losses = measure_losses(base, of_base, size, trainer.precision)
+                self.base_losses = self._base_losses(starting_losses)
+
+        # Step 0 is what the loss of later steps is compared with.
         if trainer.step and (message := drift_warning(self.base_losses, self._base_losses(measured),
                                                       self.options.drift_bound, trainer.step)):
             if self.options.drift_action == "stop":
@@ -394,33 +404,38 @@ class TrainingRun:
         """Further sentences of each language, as many as an outcome needs; they are neither saved nor ranked."""
         if self.options.evaluation_sentences < _MIN_SAMPLES:
             return []
-        spoken, more = {(one.language, one.text) for one in sentences}, list[EvaluatedSentence]()
+        further_sentences = list[EvaluatedSentence]()
+        sample_texts = {(sentence.language, sentence.text) for sentence in sentences}
         sampling = replace(self.trainer.tts.sampling, seed=self.options.seed)
         for language in self.trainer.data.languages:
-            missing = LIMITS.min_sentences - sum(one.language == language for one in sentences)
-            available = [one for one in self._available_sentences(language) if (language, one.text) not in spoken]
-            if missing > 0 and available:
-                more += evaluation.evaluate_language(
-                    self.speech_evaluator, self.trainer.tts, language, evaluation.spread_evenly(available, missing),
+            lacking = LIMITS.min_sentences - sum(sentence.language == language for sentence in sentences)
+            available = [sentence for sentence in self._available_sentences(language)
+                         if (language, sentence.text) not in sample_texts]
+            if lacking > 0 and available:
+                further_sentences += evaluation.evaluate_language(
+                    self.speech_evaluator, self.trainer.tts, language, evaluation.spread_evenly(available, lacking),
                     sampling, self._on_progress)[1]
-        return more
+        return further_sentences
 
     def _measure_samples(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
         """The metrics of an evaluation over the samples: all, or only the one that selects the best checkpoint."""
-        wanted: tuple[str, ...] = (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT)
+        metrics: tuple[str, ...] = (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT)
         if not self.options.evaluation_metrics:
-            wanted = tuple(name for name in wanted if name == self.options.select_best_by)
-        if not wanted or not sentences:
+            metrics = tuple(name for name in metrics if name == self.options.select_best_by)
+        if not metrics or not sentences:
             return {}
         front_end = self.trainer.tts.front_end
-        originals = {(language, front_end.verbalize(one.text, language)): one.original
-                     for language in self.trainer.data.languages for one in self._sentences(language)}
-        speakers = self._speakers() if "similarity" in wanted else {}
-        sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in wanted}
+        # Sentences were spoken with their numbers as words.
+        originals = {(language, front_end.verbalize(sentence.text, language)): sentence.original
+                     for language in self.trainer.data.languages for sentence in self._sentences(language)}
+        speakers = self._speakers() if "similarity" in metrics else {}
+
+        # Metrics are ratios of sums over all sentences.
+        sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in metrics}
         for item in sentences:
             values = measure_sentence(item, self.speech_evaluator.recogniser,
                                       originals.get((item.language, item.text)),
-                                      speakers.get(item.voice), wanted)
+                                      speakers.get(item.voice), metrics)
             for name, (numerator, denominator) in values.items():
                 sums[name][0] += numerator
                 sums[name][1] += denominator
@@ -436,6 +451,8 @@ class TrainingRun:
             lm, data = self.trainer.tts.lm, self.trainer.data
             of_voices = {name: lm.speaker_embedding(voice.conditioning)
                          for name, voice in self.speech_evaluator.voices.items()}
+
+            # Each recording counts for the voice that is most similar to its speaker.
             recordings: dict[str, list[np.ndarray]] = {}
             pairs = evaluation.spread_evenly(list(zip(data.held_out, data.sentences, strict=True)), _MAX_RECORDINGS)
             for clip, sentence in pairs:
@@ -443,11 +460,13 @@ class TrainingRun:
                 voice = max(sorted(of_voices), key=lambda name: measures.cosine(of_voices[name], embedding))
                 with suppress(UserError):  # a silent or very short recording has no speaker embedding
                     if sentence.original is not None:
-                        found = measures.similarity_embedding(*audio.read(sentence.original))
-                        recordings.setdefault(voice, []).append(found / np.linalg.norm(found))
+                        recorded = measures.similarity_embedding(*audio.read(sentence.original))
+                        recordings.setdefault(voice, []).append(recorded / np.linalg.norm(recorded))
+
+            # A voice without recordings of its own is compared with the mean of all.
             if not recordings:
                 return {}
-            overall = np.mean([one for some in recordings.values() for one in some], axis=0)
+            overall = np.mean([vector for vectors in recordings.values() for vector in vectors], axis=0)
             self._mean_speakers = {name: np.mean(recordings[name], axis=0) if name in recordings else overall
                                    for name in of_voices}
         return self._mean_speakers
@@ -458,10 +477,11 @@ class TrainingRun:
         They are at most half as many as the scored sentences, so none in a preflight. In the other scopes base
         languages cannot change.
         """
-        most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
+        limit = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
+        # One sentence each of the first languages.
         chosen: dict[str, list[HeldOutSentence]] = {}
         for clip in self.drift_clips:
-            if len(chosen) < most:
+            if len(chosen) < limit:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(tts.sampling, seed=self.options.seed)
         by_language = evaluation.evaluate_languages(self.speech_evaluator, tts, chosen, sampling, progress)
@@ -500,8 +520,8 @@ class TrainingRun:
 
 
 def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, original: Path | None,
-                     speaker: np.ndarray | None, wanted: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Numerator and denominator of the `wanted` metrics, as in an evaluation; silent audio has similarity 0."""
+                     speaker: np.ndarray | None, metrics: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Numerator and denominator of these `metrics`, as in an evaluation; silent audio has similarity 0."""
     waveform, sample_rate = audio.to_numpy(item.waveform), item.sample_rate
     values: dict[str, tuple[float, float]] = {}
     if item.score is not None and recogniser is not None:
@@ -509,21 +529,25 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
                                              lambda part: recogniser.normalise(part, item.language))
         if item.finish_reason == "repetition":
             values["repetition"] = (1.0, 1.0)
+
+    # Silent audio has no speaker.
     if speaker is not None:
         try:
             embedding = measures.similarity_embedding(item.waveform, sample_rate)
             values["similarity"] = (measures.cosine(embedding, speaker), 1.0)
         except UserError:
             values["similarity"] = (0.0, 1.0)
-    if "naturalness" in wanted:
+    if "naturalness" in metrics:
         values["naturalness"] = (measures.naturalness(item.waveform, sample_rate), 1.0)
-    if "mcd" in wanted and original is not None:
+    if "mcd" in metrics and original is not None:
         values["mcd"] = (measures.mel_cepstral_distance(measures.mel_cepstra(item.waveform, sample_rate),
                                                         measures.mel_cepstra(*audio.read(original))), 1.0)
+
+    # These need neither transcript nor recording.
     values["missing_stop"] = (float(item.finish_reason != "stop"), 1.0)
     values["long_silence"] = (float(measures.longest_pause(waveform, sample_rate) >= measures.LONG_PAUSE_S), 1.0)
     values["clipping"] = (float(clipped_share(waveform) > ClipLimits().clipped_share), 1.0)
-    return {name: values[name] for name in wanted if name in values}
+    return {name: values[name] for name in metrics if name in values}
 
 
 def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Sequence[str],
@@ -538,62 +562,68 @@ def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Seque
         return {}
     copy = run_dir / _CUSTOM_SENTENCES
     texts = copy if copy.is_file() else confinement.open_path(options.evaluation_texts)
-    listed = [one for one in evaluation.read_sentences(texts) if one.language in languages]
-    if missing := [language for language in languages if language not in {one.language for one in listed}]:
-        raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
-                        f"Write lines such as `{missing[0]}`, a tab, and a sentence.")
+    listed = [sentence for sentence in evaluation.read_sentences(texts) if sentence.language in languages]
+    listed_languages = {sentence.language for sentence in listed}
+    without_sentence = [language for language in languages if language not in listed_languages]
+    if without_sentence:
+        raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(without_sentence[0])}.",
+                        f"Write lines such as `{without_sentence[0]}`, a tab, and a sentence.")
 
+    # Sort the sentences: readable as they are, readable without some letters, or not at all.
     sentences: dict[str, list[HeldOutSentence]] = {language: [] for language in languages}
     changed, refused = list[str](), list[str]()
-    for one in listed:
+    for sentence in listed:
         text, unknown = evaluation.without_unknown(
-            tts.front_end, tts.front_end.verbalize(one.text, one.language), one.language)
-        lacking = f"“{one.text}” (without {' '.join(unknown)})"
+            tts.front_end, tts.front_end.verbalize(sentence.text, sentence.language), sentence.language)
+        lacking = f"“{sentence.text}” (without {' '.join(unknown)})"
         if unknown and (options.evaluation_unknown == "refuse" or not text):
             refused.append(lacking)
-        elif not tts.front_end.normalise(text, one.language):
-            refused.append(f"“{one.text}” (nothing to speak)")
-        elif (length := len(tts.front_end.encode(text, one.language))) > tts.lm.max_text_length:
-            refused.append(f"“{one.text}” ({length} text ids, the model holds {tts.lm.max_text_length})")
+        elif not tts.front_end.normalise(text, sentence.language):
+            refused.append(f"“{sentence.text}” (nothing to speak)")
+        elif (length := len(tts.front_end.encode(text, sentence.language))) > tts.lm.max_text_length:
+            refused.append(f"“{sentence.text}” ({length} text ids, the model holds {tts.lm.max_text_length})")
         else:
-            sentences[one.language].append(HeldOutSentence(text, None, category=one.category))
+            sentences[sentence.language].append(HeldOutSentence(text, None, category=sentence.category))
             changed += [lacking] if unknown else []
+
+    # Say what happens to the others; a resumed run has said it already.
     message = f"{len(refused)} of {len(listed)} evaluation texts cannot be read by the model: {_first(refused)}."
     if refused and options.evaluation_unknown == "refuse":
         raise UserError(message, "Change or delete these sentences, or leave out what is unknown "
                                  "(--evaluation-unknown leave_out).")
-    if missing := [language for language, some in sentences.items() if not some]:
-        raise UserError(f"{message} None is left in {language_name(missing[0])}.", "Give sentences in its letters.")
+    unreadable = [language for language, readable in sentences.items() if not readable]
+    if unreadable:
+        raise UserError(f"{message} None is left in {language_name(unreadable[0])}.", "Give sentences in its letters.")
     if refused and not copy.is_file():
         warn(f"{message} They are left out.")
     if changed and not copy.is_file():
         warn(f"{len(changed)} of {len(listed)} evaluation texts have letters that the tokenizer lacks; they are spoken "
              f"and scored without these: {_first(changed)}.")
     if not copy.is_file():
-        write_text(copy, "".join("\t".join(filter(None, (one.language, one.text, one.category))) + "\n"
-                                 for one in listed))
-    return {language: tuple(some) for language, some in sentences.items()}
+        write_text(copy, "".join("\t".join(filter(None, (line.language, line.text, line.category))) + "\n"
+                                 for line in listed))
+    return {language: tuple(readable) for language, readable in sentences.items()}
 
 
 def _first(named: Sequence[str]) -> str:
     """The first few of them, and the number of the others."""
-    more = len(named) - _NAMED_SENTENCES
-    return "; ".join(named[:_NAMED_SENTENCES]) + (f"; and {more} more" if more > 0 else "")
+    surplus = len(named) - _NAMED_SENTENCES
+    return "; ".join(named[:_NAMED_SENTENCES]) + (f"; and {surplus} more" if surplus > 0 else "")
 
 
 def _mean(values: Iterable[float]) -> float:
     """The mean; for a single value exactly that value."""
-    first, *others = values
-    return sum(others, first) / (1 + len(others))
+    head, *tail = values
+    return sum(tail, head) / (1 + len(tail))
 
 
 def _evaluated_event(step: int, languages: Sequence[str], losses: Mapping[str, ValidationLosses],
                      errors: Mapping[str, float]) -> Evaluated:
     """What was measured at a step; over several new languages the mean."""
     targets = [losses[language] for language in languages]
-    return Evaluated(step, _mean(one.speech_loss for one in targets), dict(errors),
-                     _mean(one.text_loss for one in targets), _mean(one.accuracy for one in targets),
-                     {language: asdict(one) for language, one in losses.items()})
+    return Evaluated(step, _mean(target.speech_loss for target in targets), dict(errors),
+                     _mean(target.text_loss for target in targets), _mean(target.accuracy for target in targets),
+                     {language: asdict(measured) for language, measured in losses.items()})
 
 
 @dataclass(frozen=True)
@@ -625,9 +655,10 @@ def measure_losses(tts: TTSModel, samples: Mapping[str, Sequence[Sample]], batch
                    precision: Precision) -> dict[str, ValidationLosses]:
     """The losses by language, each with the adapters of that language and without input dropout."""
     losses_by_language = {}
-    for language, some in samples.items():
+    for language, language_samples in samples.items():
         sums = torch.zeros(3, device=tts.device)
-        by_length = sorted(some, key=lambda sample: len(sample.speech_codes))
+        # Clips of similar length waste the least padding.
+        by_length = sorted(language_samples, key=lambda sample: len(sample.speech_codes))
         with tts.adapters_for(language):
             for start in range(0, len(by_length), batch_size):
                 with precision.autocast():
@@ -635,22 +666,26 @@ def measure_losses(tts: TTSModel, samples: Mapping[str, Sequence[Sample]], batch
                 assert losses.speech_top1 is not None
                 sums = sums + torch.stack([losses.speech_sum, losses.text_sum, losses.speech_top1.float()])
         speech, text, hits = sums.tolist()
-        codes, ids = sum(item.speech_targets for item in some), sum(item.text_targets for item in some)
-        losses_by_language[language] = ValidationLosses(len(some), speech / codes, text / ids, hits / codes)
+        codes = sum(item.speech_targets for item in language_samples)
+        ids = sum(item.text_targets for item in language_samples)
+        losses_by_language[language] = ValidationLosses(len(language_samples), speech / codes, text / ids, hits / codes)
     return losses_by_language
 
 
-def drift_warning(before: Mapping[str, float], now: Mapping[str, float], drift_bound: float, step: int) -> str:
+def drift_warning(base_losses: Mapping[str, float], step_losses: Mapping[str, float], drift_bound: float,
+                  step: int) -> str:
     """A message that names the base languages whose loss rose by more than `drift_bound`; empty if none did.
 
-    `before` and `now`: losses in nats a code by language, before the first step and at `step`.
+    `base_losses` and `step_losses`: losses in nats a code by language, before the first step and at `step`.
     """
-    rises = {language: now[language] - before[language] for language in before if language in now}
+    rises = {language: step_losses[language] - base_losses[language]
+             for language in base_losses if language in step_losses}
+    # NaN counts as drift.
     drifted = {language: rise if rise > drift_bound else math.inf for language, rise in rises.items()
-               if not rise <= drift_bound}  # NaN counts as drift
+               if not rise <= drift_bound}
     if not drifted:
         return ""
-    worst = ", ".join(f"{language} {before[language]:.3f} to {now[language]:.3f} ({rises[language]:+.3f})"
+    worst = ", ".join(f"{language} {base_losses[language]:.3f} to {step_losses[language]:.3f} ({rises[language]:+.3f})"
                       for language in sorted(drifted, key=lambda language: (-drifted[language], language)))
     return (f"At step {step} the loss of base languages is more than {drift_bound:g} nats a code above that "
             f"before the training: {worst}.")

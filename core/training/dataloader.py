@@ -40,7 +40,7 @@ class Utterance:
     speaker: str
     text_ids: np.ndarray  # (T,) int64
     speech_codes: np.ndarray  # (U,) uint16
-    conditioning: Mapping[str, np.ndarray]  # of this clip, see `models.base.Features`
+    conditioning: Mapping[str, np.ndarray]  # see `models.base.Features`
 
     @property
     def batch_clip(self) -> BatchClip:
@@ -53,10 +53,10 @@ class TrainingData:
     """The clips of a dataset as a model sees them."""
 
     languages: tuple[str, ...]  # the new languages
-    fingerprint: str  # of the dataset
+    fingerprint: str  # the dataset's
     train: tuple[Utterance, ...]
     held_out: tuple[Utterance, ...]
-    sentences: tuple[HeldOutSentence, ...]  # of `held_out`, in the same order
+    sentences: tuple[HeldOutSentence, ...]  # texts and recordings of `held_out`, in the same order
     notes: tuple[str, ...]  # why clips were left out
     train_speech_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # augmented, by id of the training clip
@@ -64,13 +64,14 @@ class TrainingData:
 
     def sentences_in(self, language: str) -> tuple[HeldOutSentence, ...]:
         """The held-out sentences of a language."""
-        return tuple(one for item, one in zip(self.held_out, self.sentences, strict=True) if item.language == language)
+        return tuple(sentence for item, sentence in zip(self.held_out, self.sentences, strict=True)
+                     if item.language == language)
 
     @cached_property
     def content_hash(self) -> str:
         """sha256 over the clips as the model sees them: ids, codes, conditioning, in their order."""
         digest = hashlib.sha256()
-        augmented = (one for item in self.train for one in self.variants.get(item.id, ()))
+        augmented = (variant for item in self.train for variant in self.variants.get(item.id, ()))
         for item in (*self.train, *self.held_out, *augmented):
             digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
             conditioning = (item.conditioning[name] for name in sorted(item.conditioning))
@@ -90,24 +91,30 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
     targets = dataset.card.languages
     languages.check_targets(name, targets, tts.new_languages, tts.front_end.base_languages,
                             tts.origin.earlier_languages)
+
+    # Clips in other languages, and held-out clips that share a source with training clips, are left out.
     cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
     reader = _UtteranceReader(tts, cache, cache.load_pack(dataset.card.fingerprint))
     train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.keep_language(clip, targets)])
     disjoint = reader.keep_disjoint(dataset.split(HELD_OUT), dataset.split(TRAIN), disjoint_by)
     held_out = reader.utterances([clip for clip in disjoint if reader.keep_language(clip, targets)])
     train = reader.with_prompt_clips(train)
+
+    # Every language needs clips to train on and clips to validate on.
     for language in targets if len(targets) > 1 else ():
         for use, items in (("to train on", train), ("held out", held_out)):
             if not any(item.language == language for item in items):
                 raise UserError(f"The dataset {name!r} has no clip in {languages.describe_language(language)} {use}.",
                                 "Add recordings of this language, or hold out a larger share.")
     if not train:
-        why = " ".join(reader.notes()) or "none is in the training split."
-        raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.hint())
+        reasons = " ".join(reader.notes()) or "none is in the training split."
+        raise UserError(f"The dataset {name!r} has no clip to train on: {reasons}", reader.hint())
     if not held_out:
-        why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
-        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be evaluated.{why}",
-                        _HINTS[_SHARED] if why else "Prepare it with a held-out share above 0.")
+        reasons = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
+        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be evaluated.{reasons}",
+                        _HINTS[_SHARED] if reasons else "Prepare it with a held-out share above 0.")
+
+    # Recordings, texts and durations come from the manifest.
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if augmented else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     verbalize = tts.front_end.verbalize  # recognisers write numbers as words
@@ -132,6 +139,7 @@ def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], 
 
 def held_out_samples(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: LanguageModel) -> list[Sample]:
     """Samples of held-out clips, prompted by the first training clip of their speaker, or of the most similar one."""
+    # The voice must match the target as well as it can, or the loss measures the prompt.
     of_speaker: dict[str, Utterance] = {}
     for item in train:
         of_speaker.setdefault(item.speaker, item)
@@ -139,10 +147,10 @@ def held_out_samples(held_out: Sequence[Utterance], train: Sequence[Utterance], 
             for item in held_out]
 
 
-def nearest_speaker(item: Utterance, others: Sequence[Utterance], lm: LanguageModel) -> Utterance:
-    """The clip of `others` whose speaker is most similar to that of `item`."""
-    own = lm.speaker_embedding(item.conditioning)
-    return max(others, key=lambda other: float(own @ lm.speaker_embedding(other.conditioning)))
+def nearest_speaker(item: Utterance, candidates: Sequence[Utterance], lm: LanguageModel) -> Utterance:
+    """The clip of `candidates` whose speaker is most similar to that of `item`."""
+    embedding = lm.speaker_embedding(item.conditioning)
+    return max(candidates, key=lambda other: float(embedding @ lm.speaker_embedding(other.conditioning)))
 
 
 def make_utterance(name: str, text: str, language: str, speaker: str, features: Features,
@@ -219,20 +227,21 @@ class _UtteranceReader:
                  recipe: AugmentationRecipe) -> dict[str, tuple[Utterance, ...]]:
         """The augmented variants of the training clips, by clip id, if they have features and are not too long."""
         clips = {clip.id: clip for clip in dataset.clips}
-        wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].feature_key)]
+        variant_keys = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].feature_key)]
         variants: dict[str, tuple[Utterance, ...]] = {}
-        for item, key in wanted:
+        for item, key in variant_keys:
             if (features := self._features(key)) is None:
                 self._leave_out("no features", item.id)
                 continue
-            one = replace(item, speech_codes=features.speech_codes, conditioning=features.conditioning)
-            if _fits(one, self._lm):
-                variants[item.id] = (*variants.get(item.id, ()), one)
+            # A variant has the text of its clip and features of its own.
+            variant = replace(item, speech_codes=features.speech_codes, conditioning=features.conditioning)
+            if _fits(variant, self._lm):
+                variants[item.id] = (*variants.get(item.id, ()), variant)
             else:
                 self._leave_out("too long", item.id)
         if not variants:
-            raise UserError(f"None of the {len(wanted)} variants of {dataset.card.name!r} can be used: they have no "
-                            "features of this model, or are longer than it holds.",
+            raise UserError(f"None of the {len(variant_keys)} variants of {dataset.card.name!r} can be used: they have "
+                            "no features of this model, or are longer than it holds.",
                             f"{_HINTS[_FEATURES]} Or train with augmentation 0.")
         return variants
 
@@ -288,21 +297,23 @@ def _fits(item: Utterance, lm: LanguageModel) -> bool:
     return len(item.text_ids) <= lm.max_text_length and len(item.speech_codes) <= lm.max_speech_length
 
 
-def subset(data: TrainingData, most: int) -> TrainingData:
-    """A part of the data for a preflight: at most `most` training clips, the longest first, and a few held-out clips.
+def subset(data: TrainingData, max_clips: int) -> TrainingData:
+    """A part of the data for a preflight: at most `max_clips` training clips, longest first, and a few held-out clips.
 
     Each training clip comes with another clip of its speaker, to prompt it.
     """
     longest_first = sorted(data.train, key=lambda item: -item.batch_clip.length)
+    # A clip whose speaker is not chosen yet needs a second clip, as its prompt.
     chosen: list[Utterance] = []
     for item in longest_first:
-        if len(chosen) >= most:
+        if len(chosen) >= max_clips:
             break
-        others = [other for other in longest_first if other.speaker == item.speaker and other is not item]
+        same_speaker = [other for other in longest_first if other.speaker == item.speaker and other is not item]
         alone = not any(other.speaker == item.speaker for other in chosen)
-        if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
-            chosen += [item, others[0]] if alone else [item]
-    held_out = [index for index, item in enumerate(data.held_out)  # the first two, and the first of each language
+        if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= max_clips:
+            chosen += [item, same_speaker[0]] if alone else [item]
+    # Keep the first two held-out clips, and the first of each language.
+    held_out = [index for index, item in enumerate(data.held_out)
                 if index < 2 or item.language not in [other.language for other in data.held_out[:index]]]
     return replace(data, train=tuple(chosen), held_out=tuple(data.held_out[index] for index in held_out),
                    sentences=tuple(data.sentences[index] for index in held_out), full_data=data)
@@ -315,7 +326,7 @@ class TrainBatch:
     samples: list[Sample]
     clip_ids: list[str]
     replayed: bool = False  # clips of base languages
-    seeds: Sequence[int] = ()  # one per sample, for its input dropout
+    seeds: Sequence[int] = ()  # one for each sample's input dropout
 
 
 @dataclass(frozen=True)
@@ -325,7 +336,7 @@ class MicroBatch:
     samples: list[Sample]
     seeds: Sequence[int]
     replayed: bool = False
-    weight: float = 1.0  # of its losses; 0 if a sharded rank has no clip of its own for a pass that all ranks take
+    weight: float = 1.0  # factor of its losses; 0 if a sharded rank has no clip for a pass that all ranks take
 
 
 class TrainLoader:
@@ -341,6 +352,7 @@ class TrainLoader:
         replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
         self._sampler = LengthBucketedBatchSampler([item.batch_clip for item in data.train], size - replayed_size,
                                                    options.seed)
+        # Every rank needs a clip of each batch.
         if self._sampler.smallest < world_size:
             raise UserError(f"A batch of {self._sampler.smallest} clips cannot be shared by {world_size} processes.",
                             "Use larger batches or fewer processes, or add recordings.")
@@ -368,6 +380,7 @@ class TrainLoader:
                                for target, prompt in zip(targets, prompts, strict=True)],
                               [target.id for target in targets])]
         if self._replay_sampler:
+            # The replayed clips have epochs of their own.
             pairs = self._replay_sampler.next_batch()
             seed = f"conditioning/{self._options.seed}/{self._replay_sampler.epoch}"
             batches.append(TrainBatch(make_samples(pairs, self._replayed, self._lm, seed),
@@ -393,7 +406,7 @@ class TrainLoader:
 
     def _longest_variant(self, index: int) -> Utterance:
         item = self._full_data.train[index]
-        return max((item, *self._full_data.variants.get(item.id, ())), key=lambda one: one.batch_clip.length)
+        return max((item, *self._full_data.variants.get(item.id, ())), key=lambda variant: variant.batch_clip.length)
 
 
 def split_microbatches(batches: Sequence[TrainBatch], micro_batch_size: int, rank: int = 0, world_size: int = 1, *,
@@ -410,6 +423,8 @@ def split_microbatches(batches: Sequence[TrainBatch], micro_batch_size: int, ran
         for start in range(0, share, micro_batch_size):
             end = start + micro_batch_size
             micro_batches.append(MicroBatch(samples[start:end], seeds[start:end], batch.replayed))
+
+    # Ranks without samples repeat one of their clips at weight 0.
     filler = next((batch.samples[:1] for batch in micro_batches if batch.samples), [])
     return [batch if batch.samples else replace(batch, samples=filler, seeds=[0], weight=0.0)
             for batch in micro_batches]
@@ -417,6 +432,7 @@ def split_microbatches(batches: Sequence[TrainBatch], micro_batch_size: int, ran
 
 def choose_variant(data: TrainingData, index: int, options: TrainOptions, epoch: int) -> Utterance:
     """The training clip `index` as it is used in `epoch`: itself, or one of its variants."""
+    # The choice depends on seed, epoch and clip only, so a resumed run makes the same choice.
     item = data.train[index]
     variants = data.variants.get(item.id, ()) if options.augmentation else ()
     rng = random.Random(f"{options.seed}/{epoch}/{item.id}")

@@ -31,7 +31,7 @@ _WAIT_TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 evaluates
 _STEP_TIMEOUT = timedelta(minutes=10)  # within a step no rank waits long for another one
 _EXIT_TIMEOUT_S = 30.0
 _BUCKET_ELEMENTS = 2**23  # gradients are summed in buckets of 32 MiB, so that their copy stays small
-_DEVICE_KEY = "lisan/device"  # in the store of the rendezvous
+_DEVICE_KEY = "lisan/device"  # key in the store of the rendezvous
 _RANK = "rank-"  # before the number of a rank, in the names of its tensors
 _ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")

@@ -28,17 +28,17 @@ class ShardedModel(nn.Module):
         super().__init__()
         self.module, self._lm = lm.module, lm
 
-    def forward(self, *given: Any, **named: Any) -> dict[str, Any]:
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """A mapping, in which FSDP finds the tensors that the backward pass begins with."""
-        return dict(vars(self._lm.losses(*given, **named)))
+        return dict(vars(self._lm.losses(*args, **kwargs)))
 
-    def losses(self, *given: Any, **named: Any) -> Losses:
+    def losses(self, *args: Any, **kwargs: Any) -> Losses:
         """`LanguageModel.losses`."""
-        return Losses(**self(*given, **named))
+        return Losses(**self(*args, **kwargs))
 
-    def predictions(self, *given: Any, **named: Any) -> TokenLogits:
+    def predictions(self, *args: Any, **kwargs: Any) -> TokenLogits:
         """`LanguageModel.predictions`."""
-        return self._lm.predictions(*given, **named)
+        return self._lm.predictions(*args, **kwargs)
 
 
 def shard_model(tts: TTSModel, mesh: DeviceMesh, *, guided: bool,
@@ -75,13 +75,13 @@ def gather_tensors(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[s
 
     With `keep` False they are empty.
     """
-    found = {}
+    gathered = {}
     for name, value in tensors.items():
         if hasattr(value, "full_tensor"):
             full = value.full_tensor()
             value = full.cpu() if keep else full.new_empty(0)
-        found[name] = value
-    return found
+        gathered[name] = value
+    return gathered
 
 
 def shard_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -93,16 +93,17 @@ def shard_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     assert isinstance(parameter, DTensor)
     part = distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements,
                              src_data_rank=None)
-    return part.clone()  # in memory of its own, so that the whole is freed
+    # A view would keep the whole tensor in memory.
+    return part.clone()
 
 
 @torch.no_grad()
 def copy_full_tensors(sharded: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor] | None) -> None:
     """Gather sharded tensors into the whole ones of the same names; ranks other than 0 keep nothing."""
     for name, value in sharded.items():
-        found = value.full_tensor()  # type: ignore[attr-defined]
+        full = value.full_tensor()  # type: ignore[attr-defined]
         if into is not None:
-            into[name].copy_(found)
+            into[name].copy_(full)
 
 
 def full_value(value: torch.Tensor) -> torch.Tensor:

@@ -35,12 +35,12 @@ from data.manifest import HeldOutSentence
 from data.measures import Samples, frame_powers
 from models.base import LossOptions, Sample, Sampling
 
-CLIPS = 40  # of a language, whose losses are measured one by one
-_RECORDINGS = 40  # from which levels and speaking rate are taken
-_HOP_S = 0.01  # of `frame_powers`
+CLIPS = 40  # clips of a language whose losses are measured
+_RECORDINGS = 40  # recordings from which level and speaking rate are taken
+_HOP_S = 0.01  # hop of `frame_powers`
 _SOUND_DB = 30.0  # under the loud frames of the recordings: a frame that sounds
-_QUIETEST_DB = -60.0  # of full scale: a frame below it never sounds
-_DEFAULT_LEVEL_DB = -20.0  # of full scale, without recordings
+_QUIETEST_DB = -60.0  # dB of full scale; a frame below it never sounds
+_DEFAULT_LEVEL_DB = -20.0  # dB of full scale, without recordings
 _DEFAULT_LETTER_S = 0.08  # without recordings; about 12 letters a second
 
 
@@ -67,6 +67,7 @@ class SpeechReference:
                     recordings.append((audio.to_numpy(waveform), sample_rate, count_letters(sentence.text)))
         if not recordings:
             return cls()
+        # The speaking rate depends on what counts as sound, and this on the level.
         reference = cls(float(np.median([loud_level_db(waveform, rate) for waveform, rate, _ in recordings])))
         rates = [sound_seconds(waveform, rate, reference.sound_db) / letters
                  for waveform, rate, letters in recordings if letters]
@@ -100,6 +101,8 @@ def measure_sentence_health(sentence: EvaluatedSentence, original: Path | None,
         with suppress(UserError):  # unreadable now: the letters remain
             recording, sample_rate = audio.read(original)
             expected_s = sound_seconds(audio.to_numpy(recording), sample_rate, reference.sound_db) or expected_s
+
+    # Compare the sound with what is expected, without the pauses.
     sound_s = sound_seconds(waveform, sentence.sample_rate, reference.sound_db)
     pause_s = measures.longest_pause(waveform, sentence.sample_rate) if len(waveform) else 0.0
     return SentenceHealth(
@@ -113,12 +116,13 @@ def other_texts(samples: Sequence[Sample]) -> list[Sample | None]:
     swapped = list[Sample | None]()
     for number, sample in enumerate(samples):
         length = len(sample.text_ids)
-        others = [other for other in samples if not np.array_equal(other.text_ids, sample.text_ids)]
-        if not others:
+        different = [other for other in samples if not np.array_equal(other.text_ids, sample.text_ids)]
+        if not different:
             swapped.append(None)
             continue
-        nearest = min(abs(len(other.text_ids) - length) for other in others)
-        candidates = [other for other in others if abs(len(other.text_ids) - length) == nearest]
+        # Samples with the same nearest length take turns, so that not all get the same text.
+        nearest = min(abs(len(other.text_ids) - length) for other in different)
+        candidates = [other for other in different if abs(len(other.text_ids) - length) == nearest]
         swapped.append(replace(sample, text_ids=candidates[number % len(candidates)].text_ids))
     return swapped
 
@@ -135,24 +139,31 @@ def measure_clip_losses(tts: TTSModel, language: str, samples: Sequence[Sample],
                             sums.text_sum.float() / max(1, sample.text_targets)])
 
     with tts.adapters_for(language):
-        own = torch.stack([losses(sample) for sample in chosen]).tolist()
+        own_losses = torch.stack([losses(sample) for sample in chosen]).tolist()
         pairs = [(number, swapped) for number, swapped in enumerate(other_texts(chosen)) if swapped is not None]
         other = torch.stack([losses(swapped)[0] for _, swapped in pairs]).tolist() if pairs else []
-    contrast = tuple(loss - own[number][0] for (number, _), loss in zip(pairs, other, strict=True))
-    return ClipLosses(tuple(speech for speech, _ in own), tuple(text for _, text in own), contrast)
+    contrast = tuple(loss - own_losses[number][0] for (number, _), loss in zip(pairs, other, strict=True))
+    return ClipLosses(tuple(speech for speech, _ in own_losses), tuple(text for _, text in own_losses), contrast)
 
 
 def measure_romanised_base(evaluator: SpeechEvaluator, base: TTSModel, language: str, texts: Sequence[str],
                            sampling: Sampling) -> dict[str, float]:
     """CER by text of the base model, which reads the romanised spelling; without texts that it cannot read."""
-    inputs = [(text, given) for text in texts if (given := evaluation.romanised_input(base, text, language))]
-    items = evaluator.with_voices(base, [(given.language, given.text) for _, given in inputs])
+    # Leave out texts that the base cannot read even in their romanised spelling.
+    inputs = []
+    for text in texts:
+        romanised = evaluation.romanised_input(base, text, language)
+        if romanised:
+            inputs.append((text, romanised))
+    items = evaluator.with_voices(base, [(spelling.language, spelling.text) for _, spelling in inputs])
+
+    # The score is by the original spelling, because the recogniser writes that.
     errors, prepared = dict[str, float](), PreparedVoices()
-    spoken = [text for text, _ in inputs]
+    input_texts = [text for text, _ in inputs]
     try:
         for batch in evaluation.in_batches(items):
             for item, generated in zip(batch, evaluator.generate(base, batch, sampling, prepared), strict=True):
-                sentence, text = evaluator.decode(base, item, generated), spoken[len(errors)]
+                sentence, text = evaluator.decode(base, item, generated), input_texts[len(errors)]
                 score = evaluation.score_waveform(evaluator.recogniser, sentence.waveform, sentence.sample_rate, text,
                                                   language)
                 assert score is not None
@@ -195,6 +206,8 @@ def _intelligibility(language: str, start: LearningStart | None,
         return None
     cer = evaluation.corpus_score(language, list(scores.values())).error
     base_errors: Mapping[str, float] = start.base_errors if start else {}
+
+    # Compare the base sentence by sentence, where both were measured.
     paired = [(base_errors[text], score.error) for text, score in scores.items() if text in base_errors]
     return Intelligibility(
         cer, float(np.mean([base for base, _ in paired])) if paired else None, start.recordings_cer if start else None,

@@ -26,10 +26,10 @@ def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        allocated = torch.cuda.memory_allocated(device)
         work()
         torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
+        return torch.cuda.max_memory_allocated(device) - allocated
     with _LiveTensors() as live:
         work()
     return live.peak
@@ -42,9 +42,9 @@ def peak_since_last_call(device: torch.device) -> tuple[int | None, str]:
     """
     if device.type != "cuda":
         return _process_peak(), "process"
-    most = torch.cuda.max_memory_allocated(device)
+    peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    return most, "gpu"
+    return peak, "gpu"
 
 
 class _LiveTensors(TorchDispatchMode):
@@ -56,13 +56,14 @@ class _LiveTensors(TorchDispatchMode):
         self._known = weakref.WeakSet[torch.UntypedStorage]()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs))
-                 if isinstance(tensor, torch.Tensor)}
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in given:
+        # A view or an in-place result shares its input's memory, which is counted already.
+        input_storages = {tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs))
+                          if isinstance(tensor, torch.Tensor)}
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(outputs):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in input_storages:
                 self._count(tensor.untyped_storage())
-        return made
+        return outputs
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         if storage in self._known:

@@ -22,11 +22,11 @@ from core.model.prefix import is_of_base, is_of_earlier_training, parameter_name
 from models.base import LanguageModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
-_FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # in the names of adapter factors, which start near zero
-PARTS = (EMBEDDINGS, "layers", HEADS)  # of the base
+_FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # parts of the names of adapter factors, which start near zero
+PARTS = (EMBEDDINGS, "layers", HEADS)  # parts of the base
 _PARTS_OF_OPTION: Mapping[str, tuple[str, ...]] = {  # `full_trainable`
     "everything": PARTS, "layers": PARTS[1:], "heads": PARTS[2:]}
-_MAX_WARMUP_SHARE = 1 / 5  # of the steps, where a time limit or a number of epochs shortens them
+_MAX_WARMUP_SHARE = 1 / 5  # share of the steps, if a time limit or a number of epochs shortens them
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,10 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: Lan
     factors = {name: value for name, value in trainables.adapters.items() if any(mark in name for mark in _FACTORS)}
     if factors:
         groups.append(ParameterGroup(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
-    if others := {name: value for name, value in trainables.adapters.items() if name not in factors}:
-        groups.append(ParameterGroup(MAGNITUDES, others, options.adapter_lr))
+    if magnitudes := {name: value for name, value in trainables.adapters.items() if name not in factors}:
+        groups.append(ParameterGroup(MAGNITUDES, magnitudes, options.adapter_lr))
+
+    # Layers far from the output get lower learning rates.
     by_depth: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     for name, value in trainables.base.items():
         part, depth = lm.parameter_group(name)
@@ -154,11 +156,11 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: Lan
 
 def learning_rates(groups: Sequence[ParameterGroup], optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The learning rates of the last step by group; if those of the layers differ, only the highest and the lowest."""
-    now = [(group.name, float(param_group["lr"]))
-           for group, param_group in zip(groups, optimizer.param_groups, strict=True)
-           if group.name != MAGNITUDES]  # the same learning rate as the adapters
-    layers = [rate for name, rate in now if name.startswith("layer")]
-    by_group = {name: rate for name, rate in now if not name.startswith("layer")}
+    rates = [(group.name, float(param_group["lr"]))
+             for group, param_group in zip(groups, optimizer.param_groups, strict=True)
+             if group.name != MAGNITUDES]  # the same learning rate as the adapters
+    layers = [rate for name, rate in rates if name.startswith("layer")]
+    by_group = {name: rate for name, rate in rates if not name.startswith("layer")}
     if layers:
         by_group |= {"layers": layers[0]} if min(layers) == max(layers) else {
             "top layer": max(layers), "bottom layer": min(layers)}
@@ -186,8 +188,8 @@ class ParameterCounts:
     old_rows: int
     row_parameters: int
     adapter_parameters: int
-    frozen_parameters: int  # of the base
-    changed_parameters: int = 0  # of the base, trained in scope `full`
+    frozen_parameters: int  # scalars of the base
+    changed_parameters: int = 0  # scalars of the base that scope `full` trains
 
 
 def count_parameters(tts: TTSModel, trainables: Trainables) -> ParameterCounts:

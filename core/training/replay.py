@@ -83,8 +83,8 @@ def probes(clips: Sequence[Utterance], lm: LanguageModel) -> list[ProbeSample]:
     """A sample of each drift clip, prompted by the clip of its language with the most similar voice."""
     samples = []
     for item in clips:
-        others = [other for other in clips if other is not item and other.language == item.language]
-        prompt = nearest_speaker(item, others or [item], lm)
+        candidates = [other for other in clips if other is not item and other.language == item.language]
+        prompt = nearest_speaker(item, candidates or [item], lm)
         samples.append(ProbeSample(item.language, item.text, make_sample(item, prompt, lm)))
     return samples
 
@@ -96,10 +96,10 @@ def _probe_clips(tts: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance,
     """
     features = tts.lm.probe_features(next(iter(voices.values()), None))
     base_languages, clips = tts.front_end.base_languages, list[Utterance]()
-    most = max(1, _PROBES // len(base_languages))
+    per_language = max(1, _PROBES // len(base_languages))
     for language, text in probe_sentences(tts.base_folder)[1]:
         number = sum(clip.language == language for clip in clips)
-        if language in base_languages and number < most:
+        if language in base_languages and number < per_language:
             with suppress(UserError):  # a package for the language is missing: `reason_not_probed`
                 name = f"probe-{language}" + (f"-{number}" if number else "")
                 clip = make_utterance(name, text, language, "", features, tts.front_end)
@@ -122,8 +122,8 @@ def reason_not_probed(tts: TTSModel, language: str) -> str:
 
 
 def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: LanguageModel) -> str:
-    own = lm.speaker_embedding(features.conditioning)
-    return max(voices, key=lambda name: float(own @ lm.speaker_embedding(voices[name].conditioning)), default="")
+    embedding = lm.speaker_embedding(features.conditioning)
+    return max(voices, key=lambda name: float(embedding @ lm.speaker_embedding(voices[name].conditioning)), default="")
 
 
 def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
@@ -134,23 +134,26 @@ def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
 
 def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSModel, voices: Mapping[str, Voice],
                         run_dir: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
-                        most: int | None = None) -> Replay:
+                        max_sentences: int | None = None) -> Replay:
     """The clips to replay and to measure drift on; none outside of scope `full`. `progress` may stop the synthesis.
 
-    The first available source counts: `replay_datasets`, `replay_texts`, clips that come with the model. `most`: for a
-    preflight, synthesize at most so many sentences, and use them even if they do not reach a stop token.
+    The first available source counts: `replay_datasets`, `replay_texts`, clips that come with the model.
+    `max_sentences`: for a preflight, synthesize at most so many, and use them even if they do not reach a stop token.
     """
     if options.scope != "full":
         return Replay((), ())
+    # The user's choice goes before clips of the model, and these before synthesis, which takes time.
     if options.replay_datasets.strip():
         replay_clips = _from_datasets(options, workspace, tts, warn)
     elif tts.family.load_replay_clips(tts.base_folder) and not options.replay_texts.strip():
         replay_clips = load(tts, voices)
     elif voices:
-        replay_clips = split_clips(_synthesized_clips(options, tts, voices, run_dir, warn, progress, most))
+        replay_clips = split_clips(_synthesized_clips(options, tts, voices, run_dir, warn, progress, max_sentences))
     else:
         warn("The base model has neither clips nor a voice to synthesize them with: nothing is replayed.")
         return Replay((), ())
+
+    # Without clips the base may drift unseen.
     if options.replay > 0 and not replay_clips.replayed:
         warn("There are no clips of base languages to replay: replay is off, expect more drift.")
     if not replay_clips.drift_clips:
@@ -169,9 +172,11 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
         dataset = manifest.load(workspace.dataset(name))
         for language in dataset.card.languages:
             languages.check_replayed(name, language, tts.front_end.base_languages)
-            if missing := tts.front_end.unready(language):
-                raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
+            if fault := tts.front_end.unready(language):
+                raise UserError(f"The texts of the dataset {name!r} cannot be read: {fault}",
                                 "Install what is missing, or leave the dataset out of those to replay.")
+
+        # Test clips are never used in a training.
         cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
         pack = cache.load_pack(dataset.card.fingerprint)
         for clip in dataset.clips:
@@ -182,6 +187,8 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
                 left_out[item] += 1
             else:
                 (drift_clips if clip.split == HELD_OUT else replayed).append(item)
+
+    # A clip is prompted by another clip of its speaker.
     prompted = with_prompt_clips(replayed)
     if alone := len(replayed) - len(prompted):
         left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
@@ -229,19 +236,23 @@ def sentences(options: TrainOptions, tts: TTSModel) -> list[tuple[str, str]]:
 
 
 def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice], run_dir: Path,
-                       warn: Callable[[str], None], progress: ProgressCallback, most: int | None) -> list[Utterance]:
+                       warn: Callable[[str], None], progress: ProgressCallback,
+                       max_sentences: int | None) -> list[Utterance]:
     """The clips that the base synthesized for this run; they are synthesized now if they are not there."""
     texts, codes = run_dir / f"{SPOKEN_CLIPS}.json", run_dir / f"{SPOKEN_CLIPS}.safetensors"
     if not texts.is_file():
         if tts.changed and (not tts.base_values or checkpoint_steps(run_dir)):
             raise UserError(f"{texts} is missing: the sentences that the base synthesized for this run.",
                             f"Restore it, or start a new run from its weights: --init-from run:{run_dir.name}.")
+        # After a warm start the weights differ from the base's, which must speak here.
         tensors = {**dict(tts.lm.module.named_buffers()), **dict(tts.lm.module.named_parameters())}
-        with swap_weights({name: tensors[name] for name in tts.base_values}, tts.base_values):  # of a warm start
-            synthesized = _synthesize(options, tts, voices, warn, progress, most)
+        with swap_weights({name: tensors[name] for name in tts.base_values}, tts.base_values):
+            synthesized = _synthesize(options, tts, voices, warn, progress, max_sentences)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(synthesized)})
         texts.write_text(json.dumps([part[:3] for part in synthesized], ensure_ascii=False), encoding="utf-8")
+
+    # A resumed run reads what the first attempt synthesized.
     rows = foreign.read_json(texts)
     stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
     utterances = []
@@ -253,18 +264,21 @@ def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str
 
 
 def _synthesize(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
-                progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
+                progress: ProgressCallback, max_sentences: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base synthesized to their end."""
-    wanted, names = sentences(options, tts), list(voices)
+    texts_to_speak, names = sentences(options, tts), list(voices)
+    # Two sentences in a row have the same voice, because a clip is prompted by another one of its speaker.
     readable: list[tuple[str, str, str, np.ndarray]] = []
-    for index, (language, text) in enumerate(wanted):
-        name = names[index // 2 % len(names)]  # in pairs, because a clip is prompted by another one of its speaker
-        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+    for index, (language, text) in enumerate(texts_to_speak):
+        name = names[index // 2 % len(names)]
+        with suppress(UserError):  # a package for its text is missing; the plan names the measured languages
             readable.append((language, text, name, tts.front_end.encode(text, language)))
-    if most is not None:  # of one language and one voice, or so few would have no clip to prompt them
+    # One language and one voice: of few sentences in several none would have a clip to prompt it.
+    if max_sentences is not None:
         readable = [(language, text, names[0], ids) for language, text, _, ids in readable
-                    if language == readable[0][0]][:most]
+                    if language == readable[0][0]][:max_sentences]
 
+    # Keep the sentences that end by themselves; in a preflight all of them.
     sampling = replace(tts.sampling, seed=options.seed)
     completed: list[tuple[str, str, str, np.ndarray]] = []
     base = replace(tts, adapters=None)
@@ -279,11 +293,11 @@ def _synthesize(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice
                 outputs = base.generate(texts, languages, speakers, sampling)
                 completed += [(language, text, name, output.codes)
                               for (language, text, name, _), output in zip(part, outputs, strict=True)
-                              if len(output.codes) and (output.finish_reason == "stop" or most is not None)]
+                              if len(output.codes) and (output.finish_reason == "stop" or max_sentences is not None)]
     finally:
         tts.lm.free_buffers()
-    if most is None:
-        left_out = len(wanted) - len(completed)
-        warn(f"The base model spoke {len(completed)} of {len(wanted)} sentences for replay and drift"
+    if max_sentences is None:
+        left_out = len(texts_to_speak) - len(completed)
+        warn(f"The base model spoke {len(completed)} of {len(texts_to_speak)} sentences for replay and drift"
              + (f"; {left_out} could not be read, or did not end." if left_out else "."))
     return completed

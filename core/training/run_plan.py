@@ -33,15 +33,15 @@ from data.durable_files import write_json
 _OVERFITTING_EPOCHS = 100
 _UNUSUAL_BATCH_FACTOR = 2.0  # times the clips of the preset's step, or a half of them
 _UNUSUAL_LR_FACTOR = 5.0  # times the preset's learning rate, or a fifth of it
-_MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
+_MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # sizes in bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
              "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
 """Options without effect in the scopes `rows` and `gated`, which do not change the base."""
 _LAYER_OPTIONS = ("layer_lr", "layer_lr_decay")
 _UNUSED_BY_PARTS = {"adapters": (*_LAYER_OPTIONS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _LAYER_OPTIONS}
 """Options without effect by the value of `full_trainable`."""
-_USABLE_SHARE = 0.9  # of the free memory
-_BATCH_CHOICE = "batch.json"  # in the run's folder
+_USABLE_SHARE = 0.9  # share of the free memory
+_BATCH_CHOICE = "batch.json"  # file in the run's folder
 _MAX_BATCH = 512  # clips, as of the option `batch_size`
 _LEARNING_RATES = ("row_lr", "adapter_lr", "layer_lr", "head_lr")
 _TIMING_S, _MAX_TIMING_ROUNDS = 3.0, 3
@@ -55,7 +55,7 @@ class Estimate:
     microbatch_plan: MicrobatchPlan
     needed: int | None  # bytes beyond the loaded model; None if a pass ran out of memory
     free: int | None  # bytes; None if unknown
-    seconds_a_step: tuple[float, float] = (0.0, 0.0)  # with short clips and with long ones; 0 if not measured
+    seconds_a_step: tuple[float, float] = (0.0, 0.0)  # short clips, long clips; 0 if not measured
 
     @property
     def fits(self) -> bool:
@@ -108,6 +108,7 @@ def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> Batc
         batch_size = largest_batch(trainer, max(1, min(_MAX_BATCH, clips // world_size)))
         notes.append(f"Batch size auto: {batch_size} clips, as many of the longest as fit into the memory of the GPU.")
 
+    # The preset's learning rates are for the clips of its step.
     ratio = batch_size * options.gradient_accumulation * world_size / preset_clips_a_step(family)
     factor = {"off": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[options.scale_lr]
     if options.scale_lr != "off":
@@ -118,8 +119,8 @@ def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> Batc
     return choice
 
 
-def largest_batch(trainer: Trainer, most: int) -> int:
-    """The largest batch, up to `most` clips, of which a pass over the longest clips fits into the device's memory.
+def largest_batch(trainer: Trainer, limit: int) -> int:
+    """The largest batch, up to `limit` clips, of which a pass over the longest clips fits into the device's memory.
 
     Each size is tried by a pass: doubled while it fits, then halved in between to an eighth.
     """
@@ -137,11 +138,13 @@ def largest_batch(trainer: Trainer, most: int) -> int:
             return False
         return free is None or peak + trainer.optimizer_bytes <= _USABLE_SHARE * free
 
-    fitting, too_large = 1, most + 1
-    while 2 * fitting <= most and fits(2 * fitting):
+    # Double the size while it fits.
+    fitting, too_large = 1, limit + 1
+    while 2 * fitting <= limit and fits(2 * fitting):
         fitting *= 2
-    if fitting < most:
+    if fitting < limit:
         too_large = min(too_large, 2 * fitting)
+    # Then halve the interval between the largest that fits and the smallest that does not.
     while too_large - fitting > max(1, fitting // 8):
         middle = (fitting + too_large) // 2
         fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
@@ -168,6 +171,7 @@ def fit_memory_plan(trainer: Trainer) -> Estimate:
             raise memory_plan.sharded_out_of_memory(trainer.step + 1) from None
         return Estimate(trainer.microbatch_plan, needed, free, _time_step(trainer))
 
+    # Save memory step by step, until the longest clips fit or nothing is left to try.
     while True:
         microbatch_plan = trainer.microbatch_plan
         peak = peak_of_longest(trainer, microbatch_plan.micro_batch_size(options.batch_size),
@@ -201,10 +205,14 @@ def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | Non
         sizes.append(size)
         if size >= count:
             return peaks[-1]
+
+        # Extrapolate to all clips from the last two passes.
         bytes_a_clip = peaks[-1] / size
         if len(sizes) > 1:
             bytes_a_clip = (peaks[-1] - peaks[-2]) / (sizes[-1] - sizes[-2])
         expected = peaks[-1] + (count - size) * bytes_a_clip
+
+        # The next pass has as many clips as fit by the last one, even without any fixed part.
         sure_to_fit = count if free is None or expected <= free else size * free // max(1, peaks[-1])
         if sure_to_fit <= size:
             return round(expected)
@@ -219,25 +227,27 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     """
     clips, size = trainer.loader.by_length(), trainer.microbatch_plan.micro_batch_size(trainer.options.batch_size)
 
-    def time_pass(where: float) -> float:
-        first = round(where * (len(clips) - 1)) - (size - 1) // 2
-        first = min(max(0, first), max(0, len(clips) - size))
-        chosen = [clips[(first + index) % len(clips)] for index in range(size)]
+    def time_pass(quantile: float) -> float:
+        # The clips around the quantile; if there are fewer than a pass needs, some are used twice.
+        begin = round(quantile * (len(clips) - 1)) - (size - 1) // 2
+        begin = min(max(0, begin), max(0, len(clips) - size))
+        chosen = [clips[(begin + index) % len(clips)] for index in range(size)]
         start = time.perf_counter()
         trainer.profile_forward_backward(chosen)
         seconds = time.perf_counter() - start
         return seconds / size * trainer.options.batch_size * trainer.options.gradient_accumulation
 
     time_pass(_LONG)
+    # Repeat until the time is up; the fastest of each counts.
     times: list[tuple[float, float]] = []
     start = time.perf_counter()
-    more = True
-    while more:
+    unfinished = True
+    while unfinished:
         times.append((time_pass(_SHORT), time_pass(_LONG)))
-        more = len(times) < _MAX_TIMING_ROUNDS and time.perf_counter() - start < _TIMING_S
+        unfinished = len(times) < _MAX_TIMING_ROUNDS and time.perf_counter() - start < _TIMING_S
         if trainer.sharded:  # all ranks take each pass, and their clocks differ
-            more = trainer.group.broadcast(more)
-    short, long = (min(some) for some in zip(*times, strict=True))
+            unfinished = trainer.group.broadcast(unfinished)
+    short, long = (min(seconds) for seconds in zip(*times, strict=True))
     return min(short, long), max(short, long)
 
 
@@ -259,6 +269,8 @@ def plan_event(trainer: Trainer, estimate: Estimate, notes: Iterable[str] = ()) 
         f"{pluralize(options.batch_size * options.gradient_accumulation * world_size, 'clip')}"
         f"{f' over {world_size} processes' if world_size > 1 else ''}; {trainer.precision}.",
     ]
+
+    # What limits the number of steps.
     lines += notes
     if trainer.schedule.steps < trainer.max_steps:
         limit = "" if trainer.max_steps == ANY_STEPS else f" of the {trainer.max_steps}"
@@ -271,6 +283,8 @@ def plan_event(trainer: Trainer, estimate: Estimate, notes: Iterable[str] = ()) 
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
                      "variants, chosen at random in each epoch; validation and samples never.")
+
+    # The parameter groups, then memory and time.
     lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.parameter_groups)]
     return Plan((*lines, *_memory_and_time(trainer, estimate)), {
         "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows,
@@ -292,24 +306,26 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
             return [f"It needs {needed} even with micro-batches of single clips: it may run out of memory."]
         memory = f"the {free} of free memory" if free else "memory"
         return [f"A single clip does not fit into {memory}: the run may run out of memory."]
-    taken = f"{steps} steps in {duration_range(estimate, steps)}, without the synthesis of samples."
+
+    # The run fits: say how, and how long it takes.
+    time_line = f"{steps} steps in {duration_range(estimate, steps)}, without the synthesis of samples."
     checkpointing = ["Activation checkpointing is on: activations are recomputed in the backward pass to save memory."
                      ] if microbatch_plan.activation_checkpointing else []
     if trainer.sharded:
         size = f"{needed[0].upper()}{needed[1:]} in rank 0; " if needed else ""
         return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
                 *checkpointing,
-                f"{size}{taken} The longest clips fit."]
+                f"{size}{time_line} The longest clips fit."]
     clips = pluralize(microbatch_plan.micro_batch_size(options.batch_size), "clip")
     splits = [f"To fit into memory: micro-batches of {clips}, {microbatch_plan.splits * options.gradient_accumulation} "
               "a step."] if microbatch_plan.splits > 1 else []
-    return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
+    return [f"{needed[0].upper()}{needed[1:]}; {time_line}", *splits, *checkpointing]
 
 
 def duration_range(estimate: Estimate, steps: int) -> str:
     """The time of so many steps with short to long clips, such as `about 12 min` or `8 min to 15 min`."""
-    least, most = (duration_text(seconds * steps) for seconds in estimate.seconds_a_step)
-    return f"about {least}" if least == most else f"{least} to {most}"
+    shortest, longest = (duration_text(seconds * steps) for seconds in estimate.seconds_a_step)
+    return f"about {shortest}" if shortest == longest else f"{shortest} to {longest}"
 
 
 def _amount(parameters: int) -> str:
@@ -330,6 +346,7 @@ def _length_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data, world_size = trainer.data.full_data or trainer.data, _world_size(trainer, options)
     if not options.max_epochs or not options.batch_size:
         return
+
     by_epochs = epoch_steps(options, len(data.train), world_size)
     if options.steps < by_epochs:
         epochs = options.steps * options.max_epochs / by_epochs
@@ -341,6 +358,7 @@ def _planned_steps(trainer: Trainer, options: TrainOptions) -> int:
     """The steps of a training as far as they are known; those of a preflight's `trainer` are not those of `options`."""
     if trainer.options is options:
         return min(options.steps, trainer.schedule.steps)
+    # A preflight trains on a part of the clips, and epochs count all of them.
     data = trainer.data.full_data or trainer.data
     if options.max_epochs and options.batch_size:
         return min(options.steps, epoch_steps(options, len(data.train), _world_size(trainer, options)))
@@ -377,8 +395,8 @@ def preset_clips_a_step(family: str) -> int:
 def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
     """Warnings about options that were set and have no effect in the scope, or together with others."""
     if options.adapter != "lora" and not parameter_groups.has_adapters(options):
-        what = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
-        yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {what}has no adapters. Choose "
+        change = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
+        yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
                "scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
         if named := _changed_options(options, FULL_ONLY):
@@ -409,16 +427,22 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"There is little speech to train on: {duration_text(data.train_speech_s)} in "
                f"{pluralize(len(data.train), 'clip')}; {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least "
                "that has worked, an hour or more is better.")
+
+    # Every clip is used again and again: too often, and the model learns it by heart.
     steps = _planned_steps(trainer, options)
     uses = steps * clips_a_step(options, _world_size(trainer, options)) / max(1, len(data.train))
     if uses > _OVERFITTING_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
                f"{_OVERFITTING_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
+
+    # A token that no training text uses keeps its starting row.
     trained = {int(number) for item in data.train for number in item.text_ids}
     pieces = [token for token in trainer.tts.front_end.added_tokens()
               if token.kind in ("character", "merge") and token.language in data.languages]
     if warning := unused_pieces_warning(sum(token.id not in trained for token in pieces), len(pieces)):
         yield warning
+
+    # Few speakers and few held-out clips make results unreliable.
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the new language may sound "
@@ -431,13 +455,13 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 
 def _learning_rate_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     preset = model_info.preset(trainer.tts.family.name, "train", TrainOptions)
-    for name, what in _learning_rate_options(options).items():
+    for name, part in _learning_rate_options(options).items():
         lr, preset_lr = float(getattr(options, name)), float(getattr(preset, name))
         if not preset_lr / _UNUSUAL_LR_FACTOR <= lr <= preset_lr * _UNUSUAL_LR_FACTOR:
             ratio = lr / preset_lr
             times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1 / ratio:.3g} of"
             danger = "the training may diverge" if ratio > 1 else "the training may be too slow"
-            yield (f"The learning rate of the {what} is {lr:g}, {times} that of the preset for "
+            yield (f"The learning rate of the {part} is {lr:g}, {times} that of the preset for "
                    f"{trainer.tts.family.name} ({preset_lr:g}): {danger}.")
     if options.warmup >= options.steps:  # epochs and minutes shorten the warmup by themselves
         yield (f"The warmup of {options.warmup} steps is not shorter than the training of {options.steps} steps: the "
@@ -451,24 +475,27 @@ def _learning_rate_options(options: TrainOptions) -> dict[str, str]:
     used = {"row_lr": "rows", "adapter_lr": "adapters" if parameter_groups.has_adapters(options) else "",
             "layer_lr": "layers" if set(parts) - {parameter_groups.HEADS} else "",
             "head_lr": "heads" if parameter_groups.HEADS in parts else ""}
-    return {name: what for name, what in used.items() if what}
+    return {name: part for name, part in used.items() if part}
 
 
 def _disk_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions) -> Iterator[str]:
-    one = checkpoint_bytes(trainer)
-    most = min(options.keep_last + 2, 1 + -(-options.steps // options.checkpoint_every))  # the best, and one in writing
+    size = checkpoint_bytes(trainer)
+    # Beside the last checkpoints there are the best one and one that is being written.
+    count = min(options.keep_last + 2, 1 + -(-options.steps // options.checkpoint_every))
     free = shutil.disk_usage(run_dir).free
-    if free < one * most:
-        yield (f"The disk may not hold the checkpoints: {most} of about {size_text(one)} are there at once, "
-               f"{size_text(one * most)}, and {size_text(free)} are free. Free some space, or keep fewer.")
+    if free < size * count:
+        yield (f"The disk may not hold the checkpoints: {count} of about {size_text(size)} are there at once, "
+               f"{size_text(size * count)}, and {size_text(free)} are free. Free some space, or keep fewer.")
 
 
 def check_first_checkpoint(trainer: Trainer, run_dir: Path) -> None:
     """`UserError` if the disk has no room for one checkpoint: before the first step, not after hours."""
-    kept = sum(len(content) for one in trainer.tts.earlier_trainings for content in one.files.values())
-    one, free = checkpoint_bytes(trainer) + kept + checkpoint.OTHER_FILES, shutil.disk_usage(run_dir).free
-    if free < one:
-        raise UserError(f"The first checkpoint needs about {size_text(one)}, and {size_text(free)} are free in "
+    earlier_bytes = sum(len(content) for training in trainer.tts.earlier_trainings
+                        for content in training.files.values())
+    needed = checkpoint_bytes(trainer) + earlier_bytes + checkpoint.OTHER_FILES
+    free = shutil.disk_usage(run_dir).free
+    if free < needed:
+        raise UserError(f"The first checkpoint needs about {size_text(needed)}, and {size_text(free)} are free in "
                         f"{run_dir}.",
                         "Free some space on that disk, then start again; or use another workspace (--workspace).")
 

@@ -81,6 +81,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         for language in data.languages:
             if description := scoring.measured_by(recogniser, language):
                 reporter.emit(Plan((f"{language_name(language)} is measured by {description}.",)))
+        # A recogniser of the dataset that is not good enough is not used; say why.
         poor = dataset_recognisers.find(workspace, options.dataset) if not choice.recogniser else None
         if poor is not None:
             for language in data.languages:
@@ -106,10 +107,12 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         if note := tts.text_library_note():
             warn(note)
         ranking = checkpoints.read_ranking(run_dir)
-        known = ranking.up_to(state.step).with_best_of(checkpoint_steps(run_dir))
-        if known != ranking:
-            checkpoints.write_ranking(run_dir, known)
+        # The ranking may hold steps after the checkpoint, or steps that a person deleted.
+        up_to_date = ranking.up_to(state.step).with_best_of(checkpoint_steps(run_dir))
+        if up_to_date != ranking:
+            checkpoints.write_ranking(run_dir, up_to_date)
 
+    # The run: its record, its sentences, and what earlier attempts measured.
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
     if saved is None and group.rank == 0:
@@ -131,10 +134,11 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
     """Raise `UserError` if the run, which has no checkpoint yet, began with other new rows; else store their hash."""
     path = run_dir / _STARTING_ROWS
-    before = path.read_text(encoding="utf-8").strip() if path.is_file() else rows_hash
-    if before != rows_hash:
+    starting_hash = path.read_text(encoding="utf-8").strip() if path.is_file() else rows_hash
+    if starting_hash != rows_hash:
         raise UserError(f"The extension {extension!r} was made again since this run started: its new rows differ "
-                        f"({rows_hash[:12]}, wanted {before[:12]}). No checkpoint was saved yet.", "Start a new run.")
+                        f"({rows_hash[:12]}, wanted {starting_hash[:12]}). No checkpoint was saved yet.",
+                        "Start a new run.")
     if not path.is_file():
         write_text(path, f"{rows_hash}\n")  # atomic: a truncated hash would make every resume fail
 
@@ -169,18 +173,21 @@ def _load_recogniser(options: TrainOptions, choice: RecogniserChoice, workspace:
 
 def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
     """`hint`, adapted to a resumed run, in which the recogniser cannot be changed."""
-    first = hint.rstrip(".") if recogniser in ("", BUILT_IN) or dataset_recognisers.dataset_of(recogniser) else (
+    advice = hint.rstrip(".") if recogniser in ("", BUILT_IN) or dataset_recognisers.dataset_of(recogniser) else (
         "Restore the recogniser (one of the hub is downloaded again if you delete its folder) and resume")
-    return f"{first}; or start a new run from its weights: {init_from_command(run_dir, step)}."
+    return f"{advice}; or start a new run from its weights: {init_from_command(run_dir, step)}."
 
 
 def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) -> bool:
     """Whether the run that resumes from `state` may still rank a checkpoint by character error rate."""
     if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *WITHOUT_TRANSCRIPT):
         return False
+    # A step that was saved and not ranked will be ranked on resume.
     values = checkpoints.read_ranking(run_dir).values
     if state.step not in values:
         return True
+
+    # Otherwise a checkpoint is only ranked if the run takes further steps.
     finished = is_finished(state.step, state.seconds, state.schedule, options.minutes_of_steps)
     stopping = state.early_stopping.after(state.step, values[state.step], options.min_improvement)
     return not finished and not stopping.should_stop(options.patience)
@@ -192,6 +199,7 @@ def new_model(options: TrainOptions, workspace: Workspace, device: torch.device)
     if options.scope == "full" and tts.earlier_trainings:
         raise UserError(f"The scope 'full' changes the base, and with it {tts.origin.earlier_languages[-1]}, a "
                         "language of an earlier training.", "Choose the scope `gated` or `rows`.")
+    # New adapters start without effect, so the model still speaks like the base.
     if not parameter_groups.has_adapters(options):
         return replace(tts, scope=options.scope)
     adapters = Adapters.fresh(tts.lm.module, plan_adapters(options, tts.lm.adapter_targets), options.seed)
@@ -210,6 +218,7 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, world_size: i
     path = folder_of(run_dir, step) / records.CONFIG
     saved = parse_options(TrainOptions, foreign.read_yaml(path)["options"])
     saved_world_size = checkpoint.read_world_size(run_dir, step)
+    # Options that only divide the same batch in another way may change together.
     same_batches = _same_batches(options, world_size, saved, saved_world_size)
     changed = [name for name in TrainOptions.model_fields
                if getattr(options, name) != getattr(saved, name)
@@ -227,24 +236,27 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, world_size: i
         raise _world_size_error(run_dir, step, options, world_size, saved_world_size)
 
 
-def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
+def _same_batches(options: TrainOptions, world_size: int, saved: TrainOptions, saved_world_size: int) -> bool:
     """Whether the steps have the same batches. With adapter dropout the number of processes must be the same too."""
     per_process = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
-    return options.batch_size * now == saved.batch_size * then and (now == then or not per_process)
+    return (options.batch_size * world_size == saved.batch_size * saved_world_size
+            and (world_size == saved_world_size or not per_process))
 
 
-def _world_size_error(run_dir: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
+def _world_size_error(run_dir: Path, step: int, options: TrainOptions, world_size: int,
+                      saved_world_size: int) -> UserError:
     """The error for the same options with another number of processes, as torchrun can start them."""
-    by_torchrun = then != options.processes
-    start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
+    # torchrun sets the number of processes itself, so the options then hold another number.
+    by_torchrun = saved_world_size != options.processes
+    start = ("torchrun", "--nproc-per-node", str(saved_world_size)) if by_torchrun else ("python",)
     workspace = str(run_dir.parent.parent)
     command = shlex.join((*start, "-m", "scripts.train", "--workspace", workspace, "--resume", run_dir.name))
-    started = f"was started with {_count_processes(then)}{' by torchrun' if by_torchrun else ''}"
+    started = f"was started with {_count_processes(saved_world_size)}{' by torchrun' if by_torchrun else ''}"
     clips = options.batch_size * options.gradient_accumulation
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
-        f"The run {run_dir.name} {started}, with {clips * then} clips in a step; with {_count_processes(now)} it would "
-        f"be {clips * now}, and {SAMPLE_ORDER}.",
+        f"The run {run_dir.name} {started}, with {clips * saved_world_size} clips in a step; with "
+        f"{_count_processes(world_size)} it would be {clips * world_size}, and {SAMPLE_ORDER}.",
         f"Start it as before: {command}{over}; or start a new run from its weights: "
         f"{init_from_command(run_dir, step)}. Nothing was changed.", ErrorKind.OTHER_COMMAND)
 
@@ -258,21 +270,21 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
     path = workspace.extensions / extension / records.EXTENSION
     if not path.is_file():
         return
-    now = records.read_record(path, ExtensionRecord).origin
-    then = records.read_record(folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
+    current = records.read_record(path, ExtensionRecord).origin
+    saved = records.read_record(folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
     hint = (f"Restore the extension that it started with and resume, or start a new run from its weights: "
             f"{init_from_command(run_dir, step)}.")
-    if now.base_hash != then.base_hash:
-        raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
-                        f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
-    if now.earlier_trainings != then.earlier_trainings:
+    if current.base_hash != saved.base_hash:
+        raise UserError(f"The extension {extension!r} was made again for another base model: {current.base_hash[:12]} "
+                        f"there, {saved.base_hash[:12]} in the checkpoint of step {step}.", hint)
+    if current.earlier_trainings != saved.earlier_trainings:
         raise UserError(f"The extension {extension!r} was made again on another model: "
-                        f"{', '.join(one.source for one in now.earlier_trainings) or 'the base alone'} there, "
-                        f"{', '.join(one.source for one in then.earlier_trainings) or 'the base alone'} in the "
+                        f"{', '.join(item.source for item in current.earlier_trainings) or 'the base alone'} there, "
+                        f"{', '.join(item.source for item in saved.earlier_trainings) or 'the base alone'} in the "
                         f"checkpoint of step {step}.", hint)
-    if now.fingerprint != then.fingerprint:
+    if current.fingerprint != saved.fingerprint:
         raise UserError(f"The extension {extension!r} was made again since this run started: "
-                        f"{_describe_difference(path.parent, folder_of(run_dir, step), now, then)}.", hint)
+                        f"{_describe_difference(path.parent, folder_of(run_dir, step), current, saved)}.", hint)
 
 
 def check_data(run_dir: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
@@ -303,17 +315,20 @@ def rounding_warning(state: TrainerState, precision: Precision, numeric_environm
     return ""
 
 
-def _describe_difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
+def _describe_difference(current_folder: Path, saved_folder: Path, current: Origin, saved: Origin) -> str:
     """How the vocabulary or the front-end of two extensions differ, as the end of a sentence."""
-    tokens, before = ({(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
-                      for folder in (now_at, then_at))
-    if tokens == before:
+    tokens, saved_tokens = (
+        {(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
+        for folder in (current_folder, saved_folder))
+    if tokens == saved_tokens:
         return (f"its new tokens are the same, but its text front-end differs "
-                f"({now.fingerprint[:12]}, wanted {then.fingerprint[:12]})")
-    differing = sorted(text for text, _ in tokens ^ before)
-    shown = ", ".join(repr(text) for text in dict.fromkeys(differing[:_SHOWN_TOKENS]))
-    return (f"it has another vocabulary ({now.size} ids, wanted {then.size}; fingerprint {now.fingerprint[:12]}, "
-            f"wanted {then.fingerprint[:12]}; tokens that differ: {shown}"
+                f"({current.fingerprint[:12]}, wanted {saved.fingerprint[:12]})")
+
+    # The examples are the first tokens that only one of the two has.
+    differing = sorted(text for text, _ in tokens ^ saved_tokens)
+    examples = ", ".join(repr(text) for text in dict.fromkeys(differing[:_SHOWN_TOKENS]))
+    return (f"it has another vocabulary ({current.size} ids, wanted {saved.size}; fingerprint "
+            f"{current.fingerprint[:12]}, wanted {saved.fingerprint[:12]}; tokens that differ: {examples}"
             f"{' ...' if len(differing) > _SHOWN_TOKENS else ''})")
 
 
@@ -328,24 +343,30 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
 
     `changing`: the parts of the base that the new run is to train. If the source has an EMA, its averages are copied.
     """
-    found = catalog.resolve(workspace, reference)
-    if found.kind != "run":
+    source = catalog.resolve(workspace, reference)
+    if source.kind != "run":
         raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID or run:ID@STEP.")
-    if (fault := records.find_damage(found.folder)) is not None:
+    if (fault := records.find_damage(source.folder)) is not None:
         raise UserError(fault, "Initialise from another checkpoint of the run.")
-    record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
+
+    # Its weights only fit the base on which they were trained.
+    record = records.read_record(source.folder / records.CHECKPOINT, CheckpointRecord)
     if record.origin.base_hash != tts.base_hash:
         raise UserError(
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
             f"this run trains {tts.name} ({tts.base_hash[:12]}).",
             "Choose an extension of that base model.")
-    tts = with_decoder(tts, found.folder / records.DECODER)
-    tts, changes = _copy_changes(found.folder, tts, reference, changing)
-    copied = [_copy_rows(found.folder, tts, reference, record.origin.first_new_row),
-              _copy_adapters(found.folder, tts, record), changes]
-    ema = float(foreign.read_yaml(found.folder / records.CONFIG)["options"].get("ema", 0))  # an import has none
+
+    # Copy decoder, changes of the base, rows and adapters.
+    tts = with_decoder(tts, source.folder / records.DECODER)
+    tts, changes = _copy_changes(source.folder, tts, reference, changing)
+    copied = [_copy_rows(source.folder, tts, reference, record.origin.first_new_row),
+              _copy_adapters(source.folder, tts, record), changes]
+
+    # Tell the user what was copied, and that the rest starts anew.
+    ema = float(foreign.read_yaml(source.folder / records.CONFIG)["options"].get("ema", 0))  # absent in an import
     average = f", the EMA of its training ({ema:g})" if ema else ""
-    warn(f"The run starts from the weights of {found.reference} (step {record.step}){average}, with a new optimizer, "
+    warn(f"The run starts from the weights of {source.reference} (step {record.step}){average}, with a new optimizer, "
          f"schedule and order of clips: {' '.join(filter(None, copied))}")
     return tts
 
@@ -359,6 +380,8 @@ def _copy_changes(folder: Path, tts: TTSModel, reference: str,
         return tts, (f"The tensors of the base that it changed are not copied: scope {tts.scope!r} changes none. Its "
                      "rows were trained together with them; only `full` can copy both.")
     tts = load_changed_tensors(tts, folder, keep_base=True)
+
+    # A changed part that this run does not train would be missing in its checkpoints.
     parts = {tts.lm.parameter_group(name)[0] for name in tts.changed}
     if untrained := sorted(parts - set(changing)):
         raise UserError(
@@ -376,26 +399,34 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
     rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
     new = [token for token in tts.front_end.added_tokens() if token.language in tts.new_languages]
     tokens = [token for token in source.added_tokens() if token.id >= first_new_row]
-    available, wanted = ({(token.text, token.language): token.id - some[0].id for token in some}
-                         for some in (tokens, new))
-    pairs = [(row, available[key]) for key, row in wanted.items() if key in available]
+
+    # Tokens of the two vocabularies are matched by text and language, because their ids may differ.
+    available, row_of_key = ({(token.text, token.language): token.id - vocabulary[0].id for token in vocabulary}
+                             for vocabulary in (tokens, new))
+    pairs = [(row, available[key]) for key, row in row_of_key.items() if key in available]
     if not pairs:
         raise UserError(f"{reference} and this extension have no new token in common.",
                         "Initialise from a checkpoint of the same language, or train without init_from.")
+
+    # The language table has rows for tags only.
     for table, parameter in new_rows(tts.lm.module, tts.lm.text_tables).items():
-        there, here = ([(token.text, token.language) for token in some
-                        if table != rows_name(tts.lm.language_table) or token.kind == "tag"]
-                       for some in (tokens, new))
-        for row, key in enumerate(here):
-            if key in there:
-                parameter[row] = rows[table][there.index(key)].to(parameter)
-    missing = [text for text, language in wanted if (text, language) not in available]
-    if not missing and len(available) == len(wanted):
+        source_keys, keys = ([(token.text, token.language) for token in vocabulary
+                              if table != rows_name(tts.lm.language_table) or token.kind == "tag"]
+                             for vocabulary in (tokens, new))
+        for row, key in enumerate(keys):
+            if key in source_keys:
+                parameter[row] = rows[table][source_keys.index(key)].to(parameter)
+
+    # Say which rows could not be copied.
+    unmatched = [text for text, language in row_of_key if (text, language) not in available]
+    if not unmatched and len(available) == len(row_of_key):
         return f"all {len(pairs)} new rows are copied."
-    shown = ", ".join(repr(text) for text in missing[:_SHOWN_TOKENS]) + (" ..." if len(missing) > _SHOWN_TOKENS else "")
-    others = f"{len(missing)} start with the values of the extension ({shown})" if missing else "none is missing"
-    return (f"its vocabulary differs: {len(pairs)} of {len(wanted)} new rows are copied by the text of their token, "
-            f"{others}, {len(available) - len(pairs)} of its rows are not used.")
+    ellipsis = " ..." if len(unmatched) > _SHOWN_TOKENS else ""
+    examples = ", ".join(repr(text) for text in unmatched[:_SHOWN_TOKENS]) + ellipsis
+    remainder = (f"{len(unmatched)} start with the values of the extension ({examples})" if unmatched
+                 else "none is missing")
+    return (f"its vocabulary differs: {len(pairs)} of {len(row_of_key)} new rows are copied by the text of their "
+            f"token, {remainder}, {len(available) - len(pairs)} of its rows are not used.")
 
 
 def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str:
@@ -415,6 +446,7 @@ def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str
             f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(target)} are wanted; such as {differing[0]} "
             f"{list(differing[1])}.",
             "Choose adapters of the same kind and rank as that run, or the scope `rows`.")
+    # Adapters may have been trained at another scale; their effect must stay the same.
     ratio = adapter_scale(foreign.read_json(folder / records.ADAPTER / SETTINGS)) / tts.adapters.scale
     with torch.no_grad():
         for name, value in target.items():

@@ -35,15 +35,15 @@ class ExperimentTracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's folder `tensorboard`; those of an earlier attempt from step `first` on are hidden.
+    """Event files in the run's folder `tensorboard`; those of an earlier attempt from `first_step` on are hidden.
 
     A run resumes from its last checkpoint and takes the steps after it again: curves would run back.
     """
 
-    def __init__(self, run_dir: Path, settings: Mapping[str, object], first: int) -> None:
+    def __init__(self, run_dir: Path, settings: Mapping[str, object], first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(run_dir / FOLDER), purge_step=first)
+        self._writer: Any = SummaryWriter(str(run_dir / FOLDER), purge_step=first_step)
         self._writer.add_text("options", "\n".join(f"    {name}: {value}" for name, value in settings.items()))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -103,6 +103,7 @@ class TrackedReporter(ForwardingReporter):
         if isinstance(event, (Step, Evaluated, SampleGenerated)):
             # A step is logged before it is evaluated.
             self._start(event.step if isinstance(event, Step) else event.step + 1)
+
         if isinstance(event, (Step, Evaluated)):
             self._each(lambda tracker: tracker.log(event.step, numbers(event)))
         elif isinstance(event, SampleGenerated):
@@ -112,12 +113,12 @@ class TrackedReporter(ForwardingReporter):
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
 
-    def _start(self, first: int) -> None:
-        """Start all trackers; `first` of the steps that they will log."""
+    def _start(self, first_step: int) -> None:
+        """Start all trackers; `first_step`: the first step that they will log."""
         makers, self._makers = self._makers, {}
         for name, make in makers.items():
             with self._trying(name, "could not be started", "The training continues without it."):
-                self._trackers[name] = make(first)
+                self._trackers[name] = make(first_step)
 
     def _each(self, act: Callable[[ExperimentTracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -125,7 +126,7 @@ class TrackedReporter(ForwardingReporter):
                 act(tracker)
 
     @contextmanager
-    def _trying(self, name: str, failed: str, then: str) -> Iterator[None]:
+    def _trying(self, name: str, failed: str, consequence: str) -> Iterator[None]:
         """Context of third-party code, often over a network: what it raises ends the tracker, not the training.
 
         There is no narrower class: TensorBoard, Trackio and Weights & Biases have no error in common.
@@ -134,7 +135,8 @@ class TrackedReporter(ForwardingReporter):
             yield
         except Exception as error:  # noqa: BLE001
             self._trackers.pop(name, None)
-            self._reporter.emit(WarningRaised(f"{_TITLES[name]} {failed}: {type(error).__name__}: {error}. {then}"))
+            self._reporter.emit(WarningRaised(
+                f"{_TITLES[name]} {failed}: {type(error).__name__}: {error}. {consequence}"))
 
 
 def numbers(event: Step | Evaluated) -> dict[str, float]:
@@ -158,9 +160,9 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 def open_trackers(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
     """Context of a reporter that also logs to TensorBoard and the `chosen` tracker; one that fails is named."""
     makers: dict[str, Callable[[int], ExperimentTracker]] = {
-        "tensorboard": lambda first: TensorBoard(reporter.directory, settings, first)}
+        "tensorboard": lambda first_step: TensorBoard(reporter.directory, settings, first_step)}
     if chosen != NONE:
-        makers[chosen] = lambda first: WandbTracker(chosen, reporter.directory, settings)
+        makers[chosen] = lambda first_step: WandbTracker(chosen, reporter.directory, settings)
     tracked_reporter = TrackedReporter(reporter, makers)
     try:
         yield tracked_reporter

@@ -38,7 +38,7 @@ from models.base import LossOptions
 
 _BETAS = (0.9, 0.98)
 _INITIAL_LR = "initial_lr"  # key in a parameter group, as of torch's learning-rate schedulers
-_ALLOCATION, _SCALER = "allocation/", "scaler"  # in `TrainerState.tensors`
+_ALLOCATION, _SCALER = "allocation/", "scaler"  # keys in `TrainerState.tensors`
 _SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/input_dropout", "generator/torch", "generator/cuda"
 _TIME_LIMIT_CHECKS = 20  # how often a run counts again how many steps fit into its time limit
 _MIN_STEPS_CHANGE = 0.02  # share of the steps: a smaller change keeps the schedule
@@ -81,8 +81,10 @@ class Trainer:
             length = f"{options.max_epochs:g} epochs" if options.max_epochs else f"{options.max_minutes:g} minutes"
             raise UserError(f"AdaLoRA reduces its ranks over {options.steps} steps, and {length} may be fewer.",
                             "Give the length in steps, and set max_epochs to 0.")
-        self.skipped_batches = 0  # whose losses or gradients were not finite
+        self.skipped_batches = 0  # batches whose losses or gradients were not finite
         self._warn = warn
+
+        # Unfreeze what is trained, and cast the rest.
         if tts.adapters:
             tts.adapters.switch(True)  # their parameters require gradients only while they are enabled
         # With FSDP, `train_model` is the sharded copy that is trained, with the parameters `trainables`. In rank 0
@@ -91,17 +93,22 @@ class Trainer:
         self.trainables = self.full_trainables = parameter_groups.unfreeze_trainables(tts, options)
         self.fsdp_model: ShardedModel | None = None
         precision.cast(tts.lm.module, self.trainables.named)
+        # The hash proves at the end that no frozen tensor changed.
         self._initial_frozen_hash = hash_tensors(self._frozen_tensors())
         if options.sharding == "full":
             self._shard()
+
+        # Optimizer, loader, loss scale, averages and regularizer of what is trained.
         self._replayed = replayed
         self.set_options(options)
         self.scaler = precision.scaler()
         self.ema = ExponentialMovingAverage(self.trainables.named, options.ema) if options.ema else None
         regularized = self.trainables.base and (options.distillation or options.l2_sp or options.ewc)
         self.regularizer = WeightRegularizer(self.trainables.base, tts.base_values) if regularized else None
+
+        # Samples have seeds from one generator on all ranks; torch's own generator differs between ranks.
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
-        torch.manual_seed(options.seed + group.rank)  # for dropout, which differs between ranks
+        torch.manual_seed(options.seed + group.rank)  # dropout differs between ranks
         if options.ewc and self.regularizer:
             self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.fisher_clips])
         self.set_microbatch_plan(memory_plan.first_plan(options, sharded=self.sharded))
@@ -264,6 +271,8 @@ class Trainer:
         loss_options = LossOptions(options.text_dropout, options.code_dropout,
                                    attention=options.guided_attention_weight > 0)
         keep_casts = not self.sharded  # FSDP frees layers after use; autocast must not keep casts of their weights
+
+        # Distillation: the teacher is the model with its initial weights, which sees the same inputs.
         teacher = {}
         if batch.replayed and options.distillation > 0:
             # A separate autocast: within one, casts of the weights are cached, and these weights differ.
@@ -271,6 +280,8 @@ class Trainer:
                 teacher["teacher"] = lm.predictions(batch.samples, replace(loss_options, attention=False), batch.seeds)
         with self.precision.autocast(keep_casts=keep_casts):
             losses = lm.losses(batch.samples, loss_options, batch.seeds, **teacher)
+
+        # Each loss is divided by the tokens of the whole step, so that micro-batches and ranks add up.
         assert losses.speech_count == sum(sample.speech_targets for sample in batch.samples)
         speech, text = losses.speech_sum / speech_tokens, losses.text_sum / text_tokens
         loss = speech + options.text_loss_weight * text
@@ -290,6 +301,7 @@ class Trainer:
         """The batches of one step, with a seed for each sample."""
         batches = [batch for _ in range(self.options.gradient_accumulation) for batch in self.loader.next_batches()]
         count = sum(len(batch.samples) for batch in batches)
+        # Seeds are drawn for all samples of the step at once, so they do not depend on ranks.
         seeds = iter(torch.randint(2**62, (count,), generator=self._seeds_rng).tolist())
         return [replace(batch, seeds=[next(seeds) for _ in batch.samples]) for batch in batches]
 
@@ -309,11 +321,11 @@ class Trainer:
         if not self.scaler.is_enabled():
             return False
         if not math.isfinite(losses.speech + losses.text):
-            self.scaler.update(self.scaler.get_scale())  # the same scale; without `update` it cannot unscale again
+            self.scaler.update(self.scaler.get_scale())  # keeps the scale; without `update` it cannot unscale again
             return False
-        before = self.scaler.get_scale()
+        scale = self.scaler.get_scale()
         self.scaler.update()
-        return before > 1.0 and self.scaler.get_scale() < before  # unchanged if only the norm overflowed
+        return scale > 1.0 and self.scaler.get_scale() < scale  # equal if only the norm overflowed
 
     def profile_forward_backward(self, pairs: Sequence[TargetPromptPair]) -> None:
         """One forward and backward pass over these clips, to measure memory or time; returns when the device is done.
@@ -359,8 +371,9 @@ class Trainer:
 
         They differ from `initial_weights` if the run started from the weights of another run (`init_from`).
         """
+        # An imported finetune may have changed old rows, which are buffers.
         named = {**self.full_trainables.base, **{name: value for name, value in self.tts.lm.module.named_buffers()
-                                                 if name in self.tts.base_values}}  # old rows of an imported finetune
+                                                 if name in self.tts.base_values}}
         values = {name: value.to(named[name]) for name, value in self.tts.base_values.items()}
         adapters = self.tts.adapters
         with swap_weights({name: named[name] for name in values}, values), \
@@ -405,6 +418,7 @@ class Trainer:
     def state_dict(self) -> TrainerState:
         """What the next step depends on beside the model's weights, see `TrainerState`; complete only in rank 0."""
         rng_state = self._rng_state()
+        # Random states differ between ranks, so they are gathered from all.
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | rng_state | self.group.gather(rng_state)
         if self.ema:
             tensors |= self.ema.state_dict()
@@ -427,7 +441,8 @@ class Trainer:
         self.step, self.seconds, self.skipped_batches = state.step, state.seconds, state.skipped_batches
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
         self.schedule = state.schedule
-        if state.max_minutes != self.options.max_minutes and self.step:  # the time limit was changed since
+        # A resumed run may have another time limit, which moves the end of the schedule.
+        if state.max_minutes != self.options.max_minutes and self.step:
             self.schedule = self.schedule.with_last_step(self.max_steps, self.step)
             self.fit_steps_to_time_limit(self.seconds / self.step)
         if self.ema:

@@ -20,7 +20,7 @@ from core.training import dataloader, fsdp
 from core.training.dataloader import Utterance
 from models.base import LanguageModel, LossOptions
 
-_STEPS, _TRAINED = "ema_steps", "trained/"  # in the tensors of a checkpoint
+_STEPS, _TRAINED = "ema_steps", "trained/"  # keys in the tensors of a checkpoint
 
 
 @contextmanager
@@ -66,6 +66,7 @@ class WeightRegularizer:
                             "none.", "Set ewc to 0, or replay clips: see the options of replay.")
         sums = {name: torch.zeros_like(value) for name, value in self._parameters.items()}
         with self.initial_weights():
+            # One clip at a time: the Fisher information is a mean of squares, not the square of a mean.
             for item in clips:
                 with precision.autocast():
                     losses = lm.losses([dataloader.make_sample(item, item, lm)], LossOptions())
@@ -74,6 +75,8 @@ class WeightRegularizer:
                 for name, gradient in zip(sums, gradients, strict=True):
                     if gradient is not None:
                         sums[name] += gradient.square()
+
+        # Scale to a mean of 1.
         count = sum(value.numel() for value in sums.values())
         mean = sum(value.sum().item() for value in sums.values()) / max(1, count)
         self.importance = {name: value / max(mean, 1e-30) for name, value in sums.items()}
@@ -101,7 +104,8 @@ class ExponentialMovingAverage:
         self.steps += 1
         # EMA warm-up as tf.train.ExponentialMovingAverage(num_updates).
         decay = min(self._decay, self.steps / (self.steps + 9))
-        torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)  # one kernel launch
+        # One kernel launch for all tensors.
+        torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)
 
     def average_parameters(self) -> AbstractContextManager[None]:
         """Context in which the parameters have the values of their averages."""
