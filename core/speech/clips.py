@@ -26,7 +26,7 @@ FOLDER = "audio"
 _SILENCE_DB = -120.0
 _INK = "#8a8a8a"  # contrast of at least 3 against black and against white
 _SIZE_INCHES, _DPI = (6.4, 2.2), 120
-_DYNAMIC_RANGE_NEPERS = 7.0  # of the spectrogram, below its maximum; about 60 dB
+_DYNAMIC_RANGE_NEPERS = 7.0  # the spectrogram's range below its maximum; about 60 dB
 _CUT_OFF = {
     "limit": "the model did not stop, so the speech was cut off",
     "repetition": "the model began to repeat itself, so the speech was cut off there",
@@ -88,14 +88,16 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
     A stop ends the clip after the present chunk: what there is of it is written and emitted, never to be scored.
     """
     (reporter.directory / FOLDER).mkdir(exist_ok=True)
-    written: list[SynthesizedChunk] = []
+    chunks_written: list[SynthesizedChunk] = []
 
     def join_written() -> SynthesizedClip:
-        path, whole = f"{FOLDER}/{stem}.wav", join_chunks(written)
-        audio.save(reporter.directory / path, whole, sample_rate)
-        return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written),
-                               finish_reason(written))
+        path, waveform = f"{FOLDER}/{stem}.wav", join_chunks(chunks_written)
+        audio.save(reporter.directory / path, waveform, sample_rate)
+        synthesis_s = sum(chunk.synthesis_s for chunk in chunks_written)
+        return SynthesizedClip(waveform, sample_rate, path, len(chunks_written), synthesis_s,
+                               finish_reason(chunks_written))
 
+    # Each chunk is a file of its own, so that it can be played at once.
     for number, chunk in enumerate(chunks):
         path = f"{FOLDER}/{chunk_stem}-{number:03d}.wav"
         audio.save(reporter.directory / path, chunk.waveform, sample_rate)
@@ -103,18 +105,19 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
         reporter.emit(AudioChunk(side, index, number, path, round(duration_s, 3)))
         if chunk.finish_reason != "stop":
             reporter.emit(WarningRaised(f"{side}: {_CUT_OFF[chunk.finish_reason]}: {chunk.text!r}."))
-        written.append(chunk)
+        chunks_written.append(chunk)
+        # A stopped clip is kept and not scored.
         if reporter.stop_requested():
-            done = pluralize(len(written), "chunk")
+            length_text = pluralize(len(chunks_written), "chunk")
             reporter.emit(join_written().event(side, index, text, language, None, "",
-                                               unmeasured=f"the synthesis was stopped after {done}"))
-            raise StopRequested(f"Stopped on request after {done}; the audio so far is kept.")
+                                               unmeasured=f"the synthesis was stopped after {length_text}"))
+            raise StopRequested(f"Stopped on request after {length_text}; the audio so far is kept.")
     clip = join_written()
     reporter.emit(replace(clip.event(side, index, text, language, None, ""), scoring=True))
     return clip
 
 
-def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[str, Mapping[str, str]]) -> str:
+def write_archive(folder: Path, clips: Sequence[AudioGenerated], facts: Mapping[str, Mapping[str, str]]) -> str:
     """Write `clips.zip`: the audio of finished clips and `clips.csv`, a line for each; its path in `folder`.
 
     `facts` are further columns by side, such as the model. No cell is a formula for a spreadsheet (`safe_cell`).
@@ -122,14 +125,17 @@ def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[s
     rows = [{**dict(zip(CLIP_COLUMNS, (
         Path(clip.path).name, clip.text, clip.language, f"{clip.duration_s:.3f}",
         "" if clip.error is None else f"{clip.error:.4f}", clip.transcript), strict=True)), **facts[clip.side]}
-            for clip in made]
+            for clip in clips]
+
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), restval="")
     writer.writeheader()
     writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
+
+    # An archive of an earlier attempt stays until this one is complete.
     with atomic_path(folder / CLIPS_ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr("clips.csv", "\ufeff" + table.getvalue())  # byte order mark: spreadsheets read it as UTF-8
-        for clip in made:
+        for clip in clips:
             archive.write(folder / clip.path, Path(clip.path).name)
     return CLIPS_ARCHIVE
 
@@ -147,6 +153,7 @@ def save_spectrogram(path: Path, waveform: torch.Tensor, sample_rate: int, durat
     frames = max(1, len(waveform) // settings.hop_length)
     mel = audio.log_mel(padded[None], settings)[0, :, :frames].numpy()
     peaks = audio.mel_filterbank(settings).argmax(0).numpy() * sample_rate / settings.n_fft
+    # Ticks stand at the frequencies of bands, which are not evenly spaced.
     centres = np.maximum.accumulate(peaks + np.arange(len(peaks)) * 1e-6)  # Hz that each band answers most
     ticks = [hz for hz in (250, 500, 1000, 2000, 4000, 8000, 16000) if hz <= centres[-1]]
     own_s = max(len(waveform) / sample_rate, 1e-3)

@@ -30,8 +30,8 @@ from data.text_chunking import TextChunk
 from models.base import ContinuousBatch, Generated, Sampling
 
 _RESERVED_SHARE = 4  # a quarter of the rows is left to first chunks
-_CHUNKS_AT_ONCE = 4  # of one request
-_MEMORY_SHARE = 0.8  # of the free memory, that a larger batch may take
+_CHUNKS_AT_ONCE = 4  # chunks of one request
+_MEMORY_SHARE = 0.8  # share of the free memory that a larger batch may take
 
 
 @dataclass(eq=False)
@@ -58,11 +58,11 @@ class _Chunk:
     text: TextChunk
     sampling: Sampling
     last: bool
-    position: tuple[int, ...]  # in the text; halves have a number more
+    position: tuple[int, ...]  # place in the text; halves have a number more
     first: bool = False
     speech: ChunkSynthesis | None = None
-    parts: list[SynthesizedChunk] = field(default_factory=list)  # that chunks before it hold back
-    replaced: bool = False  # by its halves
+    parts: list[SynthesizedChunk] = field(default_factory=list)  # ready, but held back by chunks before it
+    replaced: bool = False  # replaced by its halves
 
     @property
     def priority(self) -> tuple[bool, float, tuple[int, ...]]:
@@ -123,6 +123,7 @@ class ContinuousSynthesizer:
                     self._end(request, error)
                 self._batches.pop(key, None)
                 continue
+            # Give each chunk its codes; one that has ended frees its row.
             for codes in decoded:
                 chunk = batch.chunks.get(codes.key)
                 if chunk is not None:
@@ -131,19 +132,23 @@ class ContinuousSynthesizer:
                     self._push(chunk, codes.codes, codes.result)
             if not batch.chunks:
                 self._batches.pop(key, None)
+
+        # Parts are delivered in the order of the text.
         for request in list(self._chunks):
             self._deliver(request)
 
     def _join_waiting(self) -> None:
-        waiting = [chunk for chunks in self._chunks.values() if chunks
-                   for chunk in chunks[:1 if chunks[0].first else _CHUNKS_AT_ONCE] if chunk.speech is None]
-        for chunk in sorted(waiting, key=lambda one: one.priority):
+        # A request begins with its first chunk alone, because only that is streamed.
+        candidates = [chunk for chunks in self._chunks.values() if chunks
+                      for chunk in chunks[:1 if chunks[0].first else _CHUNKS_AT_ONCE] if chunk.speech is None]
+        for chunk in sorted(candidates, key=lambda candidate: candidate.priority):
+            # Some rows are kept for first chunks, so that a new request is heard soon.
             limit = self._max_texts if chunk.first else self._max_texts - self._max_texts // _RESERVED_SHARE
             if self.rows >= limit or chunk.request not in self._chunks:
                 continue
             try:
                 self._begin(chunk)
-            except (UserError, torch.OutOfMemoryError) as error:  # of this request alone
+            except (UserError, torch.OutOfMemoryError) as error:  # the other requests go on
                 self._end(chunk.request, error)
 
     def _begin(self, chunk: _Chunk) -> None:
@@ -168,9 +173,12 @@ class ContinuousSynthesizer:
         synthesizer, language = chunk.request.synthesizer, chunk.request.language
         model = synthesizer.model
         key = (id(model), self._adapters(synthesizer, language), replace(speech.sampling, seed=0))
+        # Chunks share a batch if model, adapters and sampling are the same; each has a seed of its own.
         batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = _Batch(synthesizer, model.lm.continuous_batch(synthesizer.vocoder))
+
+        # A batch that got no row is removed again.
         row = next(self._keys)
         try:
             with model.adapters_for(language):
@@ -184,8 +192,8 @@ class ContinuousSynthesizer:
     def _adapters(self, synthesizer: Synthesizer, language: str) -> Adapters | None:
         """The adapters that a text of the language shares a batch with, see `TTSModel.generate`."""
         model = synthesizer.model
-        own = model.adapters_of(language)
-        return own if own is not None or model.lm.merges_adapters else model.adapters
+        adapters = model.adapters_of(language)
+        return adapters if adapters is not None or model.lm.merges_adapters else model.adapters
 
     def _push(self, chunk: _Chunk, codes: np.ndarray, result: Generated | None) -> None:
         """Give codes to a chunk; where it starts again or is halved, what comes of it joins at once."""
@@ -199,12 +207,14 @@ class ContinuousSynthesizer:
                 chunk.parts += speech.push(piece)
             if result is not None and speech.sampling is attempt:
                 chunk.parts += speech.push(result)
+
+            # A chunk that is too long is halved; one that is silent starts again.
             if speech.halves is not None:
                 self._halve(chunk, speech.halves)
             elif speech.sampling is not attempt:
                 self._free(chunk)
                 self._join(chunk, speech)
-        except (UserError, torch.OutOfMemoryError) as error:  # of this request alone
+        except (UserError, torch.OutOfMemoryError) as error:  # the other requests go on
             self._end(request, error)
 
     def _halve(self, chunk: _Chunk, halves: tuple[TextChunk, TextChunk]) -> None:

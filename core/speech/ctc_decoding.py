@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 _NEVER = -math.inf
-_MOST_LABELS = 20  # that are tried in a frame
+_MOST_LABELS = 20  # labels that are tried in a frame
 
 
 class CharacterNGram:
@@ -65,11 +65,14 @@ def beam_search(log_probs: np.ndarray, language_model: CharacterNGram, weight: f
         labels = [int(label) for label in likeliest if label != blank and frame[label] > math.log(threshold)]
         grown: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [_NEVER, _NEVER])
         for prefix, (in_blank, in_label) in beams.items():
+            # The prefix stays as it is: with a blank, or with its last label again.
             total = _add(in_blank, in_label)
             stay = grown[prefix]
             stay[0] = _add(stay[0], total + float(frame[blank]))
             if prefix:
                 stay[1] = _add(stay[1], in_label + float(frame[prefix[-1]]))
+
+            # Or it grows by a label; equal labels in a row need a blank between them.
             for label in labels:
                 repeats = bool(prefix) and prefix[-1] == label
                 score = (in_blank if repeats else total) + float(frame[label])
@@ -81,14 +84,17 @@ def beam_search(log_probs: np.ndarray, language_model: CharacterNGram, weight: f
                                                + weight * language_model.log_probability(prefix, label))
                 new = grown[longer]
                 new[1] = _add(new[1], score)
+
+        # Keep the best prefixes by both models.
         ranked = sorted(grown.items(), key=lambda item: _add(*item[1]) + language_scores[item[0]], reverse=True)
         beams = {prefix: (scores[0], scores[1]) for prefix, scores in ranked[:width]}
+
     best = max(beams, key=lambda prefix: _add(*beams[prefix]) + language_scores[prefix])
     return list(best)
 
 
-def _add(first: float, second: float) -> float:
+def _add(log_p: float, log_q: float) -> float:
     """The logarithm of the sum of two probabilities."""
-    if first < second:
-        first, second = second, first
-    return first if second == _NEVER else first + math.log1p(math.exp(second - first))
+    if log_p < log_q:
+        log_p, log_q = log_q, log_p
+    return log_p if log_q == _NEVER else log_p + math.log1p(math.exp(log_q - log_p))

@@ -40,7 +40,7 @@ _SORTED_TOGETHER = 16  # batches whose clips are sorted by length, so that littl
 _LEARNING_RATE, _WARMUP, _LAST_RATE = 2e-3, 50, 0.02  # steps; the last rate relative to the first
 _WEIGHT_DECAY, _EMA, _MAX_NORM = 0.01, 0.99, 1.0
 _MASK_FRAMES, _FRAMES_PER_MASK = 20, 250  # the longest mask, and how many frames of a clip have one (SpecAugment)
-_RESAMPLES, _SEED = 2000, 0  # of the bootstrap
+_RESAMPLES, _SEED = 2000, 0  # resamples and seed of the bootstrap
 
 
 class DatasetRecogniser:
@@ -62,6 +62,7 @@ class DatasetRecogniser:
             raise UserError(f"There is no recogniser {folder}.", "Train it: python -m scripts.recogniser.")
         head = CTCHead.load(folder / WEIGHTS, len(record.letters))
         texts = foreign.read_text(folder / TEXTS).splitlines()
+        # The language model is counted from the training texts when it is loaded.
         language_model = CharacterNGram(encode_texts(texts, record.letters), len(record.letters))
         return cls(record, PhoneticEncoder.load().to(device), head.to(device), language_model)
 
@@ -126,16 +127,21 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
     """Train a head for `epochs`, or as many as fit into `cpu_seconds` of processor time; its EMA is returned."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
+
+    # Features are standardised by statistics of a sample of the clips.
     network = CTCHead(CTCHeadConfig(letters)).to(device)
     sample = torch.cat([clip.features.float() for clip in rng.sample(clips, min(len(clips), 200))])
     network.mean.copy_(sample.mean(0))
     network.std.copy_(sample.std(0).clamp(min=1e-3))
+
     average = copy.deepcopy(network).eval()
     optimizer = torch.optim.AdamW(network.parameters(), _LEARNING_RATE, betas=(0.9, 0.98), weight_decay=_WEIGHT_DECAY)
 
     arithmetic = precision.decide("auto", device)
     if arithmetic.dtype is torch.float16:  # its losses would have to be scaled
         arithmetic = precision.decide("float32", device)
+
+    # Train until the epochs or the time are used up; the rate falls with the share of either.
     batch_size = _SMALL_BATCH if len(clips) < _FEW_CLIPS else _BATCH
     steps_per_epoch = math.ceil(len(clips) / batch_size)
     start, step, share = time.process_time(), 0, 0.0
@@ -161,13 +167,16 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
             logits = network(features)
         labels = torch.cat([clip.labels for clip in batch])
         lengths = torch.tensor([len(clip.labels) for clip in batch])
+        # The loss is a mean over letters, so long clips count more.
         loss = F.ctc_loss(logits.float().log_softmax(-1).transpose(0, 1), labels.to(device), frames.to(device),
                           lengths.to(device), reduction="sum", zero_infinity=True) / int(lengths.sum())
+
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), _MAX_NORM)
         optimizer.step()
         step += 1
+
         with torch.no_grad():
             for mean, value in zip(average.parameters(), network.parameters(), strict=True):
                 mean.lerp_(value, 1 - min(_EMA, step / (step + 9)))
@@ -183,8 +192,9 @@ def _batches(clips: Sequence[LabelledClip], batch_size: int, rng: random.Random)
         rng.shuffle(shuffled)
         batches = []
         for start in range(0, len(shuffled), together):
+            # Clips of like length share a batch, which wastes little on padding.
             block = sorted(shuffled[start:start + together], key=lambda clip: len(clip.features))
-            batches += [block[first:first + batch_size] for first in range(0, len(block), batch_size)]
+            batches += [block[begin:begin + batch_size] for begin in range(0, len(block), batch_size)]
         rng.shuffle(batches)
         yield from batches
 
@@ -205,6 +215,8 @@ def held_out_error(scores: Sequence[RecognitionScore]) -> HeldOutCER:
     """The CER over clips, with the 95% interval of a bootstrap over them."""
     edits = np.array([score.edits for score in scores])
     letters = np.array([len(score.reference) for score in scores])
+
+    # The bootstrap draws whole clips, because errors within a clip are not independent.
     drawn = np.random.default_rng(_SEED).integers(0, len(scores), (_RESAMPLES, len(scores)))
     rates = edits[drawn].sum(1) / np.maximum(1, letters[drawn].sum(1))
     low, high = (float(value) for value in np.percentile(rates, (2.5, 97.5)))

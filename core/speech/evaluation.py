@@ -137,6 +137,7 @@ class SpeechEvaluator:
         if texts and not self.voices:
             raise UserError(f"{model.origin.model} comes without a voice, and there is no recording to take one from.",
                             "Keep the dataset in the workspace, or give a reference recording.")
+        # Each language counts its turns, so that its voices do not depend on other languages.
         turns, items = Counter[str](), []
         for language, text in texts:
             names = [RECORDED_VOICE] if self.reader and model.decoder_of(language) else sorted(self.voices)
@@ -150,10 +151,13 @@ class SpeechEvaluator:
     def generate(self, model: TTSModel, batch: Sequence[SpeechItem], sampling: Sampling,
                  prepared: PreparedVoices) -> list[Generated]:
         """The codes of texts that share a batch; `prepared` keeps the voices for the next one."""
+        # A voice is prepared once for each set of adapters, because it passes through the model.
         for item in batch:
             if (item.voice, model.adapters_of(item.language)) not in prepared:
                 with model.adapters_for(item.language):
                     prepared[item.voice, model.adapters_of(item.language)] = model.lm.prepare(self._voice(item.voice))
+
+        # Codes of all texts are generated together, each in its voice.
         voices = [prepared[item.voice, model.adapters_of(item.language)] for item in batch]
         text_ids = [model.front_end.encode(item.text, item.language) for item in batch]
         return model.generate(text_ids, [item.language for item in batch], voices, sampling, self.vocoder)
@@ -162,16 +166,16 @@ class SpeechEvaluator:
         """The speech of the codes, and its score."""
         return self._score(model, item, generated, self._waveform(model, item, generated))
 
-    def _with_retries(self, model: TTSModel, item: SpeechItem, first: Generated, sampling: Sampling,
+    def _with_retries(self, model: TTSModel, item: SpeechItem, first_attempt: Generated, sampling: Sampling,
                       prepared: PreparedVoices) -> EvaluatedSentence:
-        """The sentence, tried again where `first` has no speech."""
+        """The sentence, tried again if `first_attempt` has no speech."""
         def generate(retry: Sampling) -> Generated:
             return self.generate(model, [item], retry, prepared)[0]
 
         def decode(generated: Generated) -> torch.Tensor:
             return self._waveform(model, item, generated)
 
-        generated, waveform = retry_without_speech(first, sampling, generate, decode, self.vocoder.sample_rate)
+        generated, waveform = retry_without_speech(first_attempt, sampling, generate, decode, self.vocoder.sample_rate)
         return self._score(model, item, generated, waveform)
 
     def _waveform(self, model: TTSModel, item: SpeechItem, generated: Generated) -> torch.Tensor:
@@ -199,8 +203,8 @@ class SpeechEvaluator:
         try:
             for batch in in_batches(items):
                 progress(Progress(len(sentences), len(items), unit, "evaluated"))
-                for item, first in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
-                    sentences.append(self._with_retries(model, item, first, sampling, prepared))
+                for item, attempt in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
+                    sentences.append(self._with_retries(model, item, attempt, sampling, prepared))
                     progress(Progress(len(sentences), len(items), unit, "evaluated"))
         finally:
             model.lm.free_buffers()  # a training or another model needs the memory
@@ -225,20 +229,20 @@ def evaluate_languages(evaluator: SpeechEvaluator, model: TTSModel,
                        progress: ProgressCallback = no_progress
                        ) -> dict[str, tuple[CorpusScore, list[EvaluatedSentence]]]:
     """`evaluate_language` for several languages, whose sentences can share batches."""
-    spoken = evaluator.speak(model, readable_texts(model, sentences), sampling, progress)
-    found = {}
-    for language, some in sentences.items():
-        own = [item for item in spoken if item.language == language]
-        scores = [item.score for item in own if item.score is not None]
-        found[language] = corpus_score(language, scores, len(some) - len(own)), own
-    return found
+    results = evaluator.speak(model, readable_texts(model, sentences), sampling, progress)
+    by_language = {}
+    for language, listed in sentences.items():
+        of_language = [item for item in results if item.language == language]
+        scores = [item.score for item in of_language if item.score is not None]
+        by_language[language] = corpus_score(language, scores, len(listed) - len(of_language)), of_language
+    return by_language
 
 
 def readable_texts(model: TTSModel, sentences: Mapping[str, Sequence[HeldOutSentence]]) -> list[tuple[str, str]]:
     """Language and text of the sentences that `model` can read: letters it knows, and no longer than its limit."""
     front_end, texts = model.front_end, []
-    for language, some in sentences.items():
-        for text in (one.text for one in some):
+    for language, listed in sentences.items():
+        for text in (sentence.text for sentence in listed):
             readable = not front_end.unknown_characters(text, language) and front_end.normalise(text, language)
             if readable and len(front_end.encode(text, language)) <= model.lm.max_text_length:
                 texts.append((language, text))
@@ -282,10 +286,12 @@ def spaced_transcript(recogniser: Recogniser | None, score: RecognitionScore | N
     words = [letters for word in text.split() if (letters := recogniser.normalise(word, language))]
     if "".join(words) != score.reference:
         return score.transcript
+
+    # Cut the transcript where the last letter of each word of the text is aligned.
     alignment, parts, place, start = Levenshtein.opcodes(score.reference, score.transcript), [], 0, 0
     for word in words[:-1]:
         place += len(word)
-        part = next(one for one in alignment if one.src_start < place <= one.src_end)
+        part = next(edit for edit in alignment if edit.src_start < place <= edit.src_end)
         cut = min(part.dest_start + place - part.src_start, part.dest_end)
         parts.append(score.transcript[start:cut])
         start = cut
@@ -298,7 +304,10 @@ def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser
     if not can_score(recogniser, language):
         return None
     sentences = spread_evenly(held_out_recordings(workspace, model, language), _MAX_RECORDINGS)
-    scores = [recogniser.score(*audio.read(one.original), one.text, language) for one in sentences if one.original]
+    scores = [recogniser.score(*audio.read(sentence.original), sentence.text, language)
+              for sentence in sentences if sentence.original]
+
+    # An export brings the measurement along, because the recordings may not be here.
     if scores:
         return corpus_score(language, scores).error
     if model.ref.startswith("export:"):
@@ -321,8 +330,9 @@ def read_sentences(path: Path) -> list[ListedSentence]:
     for number, line in enumerate(foreign.read_text(path).splitlines(), 1):
         if not line.strip():
             continue
-        language, text, category, *more = (*(part.strip() for part in line.split("\t")), "", "")
-        if not (language and text) or any(more):
+        # Two empty columns make the category optional.
+        language, text, category, *surplus = (*(part.strip() for part in line.split("\t")), "", "")
+        if not (language and text) or any(surplus):
             raise UserError(f"Line {number} of {path} is not a language code, a tab and a sentence: {line[:60]!r}.",
                             "Write lines such as `am`, a tab, and a sentence; a category may follow after a tab.")
         sentences.setdefault((language, text), ListedSentence(language, text, category))
@@ -334,10 +344,11 @@ def without_unknown(front_end: FrontEnd, text: str, language: str) -> tuple[str,
     unknown = front_end.unknown_characters(text, language)
     if not unknown:
         return text, ()
-    kept = " ".join("".join(character for character in text if not front_end.unknown_characters(character, language))
-                    .split())
-    readable = bool(kept) and not front_end.unknown_characters(kept, language) and front_end.can_read(kept, language)
-    return (kept if readable else ""), unknown
+    characters = [character for character in text if not front_end.unknown_characters(character, language)]
+    remainder = " ".join("".join(characters).split())
+    readable = (bool(remainder) and not front_end.unknown_characters(remainder, language)
+                and front_end.can_read(remainder, language))
+    return (remainder if readable else ""), unknown
 
 
 def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
@@ -349,6 +360,7 @@ def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
 
 def romanised_input(model: TTSModel, text: str, language: str) -> TextInput | None:
     """The romanised spelling of a text as one of the base languages; None if none of them can read it."""
+    # English is tried first, then the other languages in the model's order.
     spelled = romanise(text)
     for code in sorted(model.front_end.base_languages, key=lambda code: code != "en"):
         if model.front_end.unready(code):
@@ -400,15 +412,16 @@ def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
 
     Positions beyond it exist, but how they sound is not known, so longer texts are synthesized in parts.
     """
-    found = dict(loading.export_record(model).longest_texts) if model.ref.startswith("export:") else {}
+    lengths = dict(loading.export_record(model).longest_texts) if model.ref.startswith("export:") else {}
     for language in model.front_end.languages:
+        # A new language was trained on its dataset, which has more texts than the held-out ones.
         texts = [sentence.text for sentence in held_out_recordings(workspace, model, language)]
         if model.front_end.is_new(language) and (dataset := _dataset(workspace, model, language)) is not None:
             texts = [clip.text for clip in dataset.clips if clip.language == language]
-        known = [text for text in texts if not model.front_end.unknown_characters(text, language)]
-        if known:
-            found[language] = max(len(model.front_end.encode(text, language)) for text in known)
-    return found
+        readable = [text for text in texts if not model.front_end.unknown_characters(text, language)]
+        if readable:
+            lengths[language] = max(len(model.front_end.encode(text, language)) for text in readable)
+    return lengths
 
 
 def training_recording(dataset: manifest.PreparedDataset) -> str:
@@ -429,8 +442,9 @@ def recording_of(workspace: Workspace, model: TTSModel) -> str:
 def _dataset(workspace: Workspace, model: TTSModel, language: str = "") -> manifest.PreparedDataset | None:
     """The dataset that `model`, or a `language` of an earlier training, was trained on, when it is in the workspace.
     """
+    # A language of an earlier training has a dataset of its own.
     kind = model.ref.partition(":")[0]
-    earlier = [one.record.dataset for one in model.earlier_trainings if language in one.record.languages]
+    earlier = [training.record.dataset for training in model.earlier_trainings if language in training.record.languages]
     if earlier:
         name = earlier[0]
     elif kind == "run":

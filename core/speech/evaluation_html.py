@@ -29,7 +29,7 @@ from data.acoustics import audio
 from data.durable_files import write_text
 
 WORST = 10  # clips of each model
-_LONGEST_S = 30.0  # of a clip that is drawn and played in the file
+_LONGEST_S = 30.0  # seconds of a clip that are drawn and played in the file
 _STYLE = """
 :root{color-scheme:light dark;--line:#8886;--ink:#126b5c}
 body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem}
@@ -55,7 +55,9 @@ def _body(folder: Path, report: EvaluationReport) -> Iterator[str]:
     yield "<h1>Evaluation</h1>"
     yield ("<p>Estimates over sentences with 95% bootstrap intervals. Differences are paired by sentence, second minus "
            "first, with the p-value of a permutation test; p-values are not corrected for the number of tests.</p>")
-    yield _list(f"<b>{escape(one.name)}</b>: {escape(one.about)}" for one in report.models)
+    yield _list(f"<b>{escape(entry.name)}</b>: {escape(entry.about)}" for entry in report.models)
+
+    # For each language: estimates, paired differences, and groups such as voices or categories.
     for language in report.languages():
         yield f"<h2>{escape(language_name(language))}</h2>"
         yield _table(report, language)
@@ -68,12 +70,16 @@ def _body(folder: Path, report: EvaluationReport) -> Iterator[str]:
             names = "".join(f"<th>{escape(name)}</th>" for name in head)
             cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
             yield f'<h3>{title}</h3><div class="scroll"><table><tr>{names}</tr>{cells}</table></div>'
+
+    # What people heard, and the clips that are worth hearing.
     yield listening_html(report.listening)
     for model in report.models:
         worst = report.worst(model.name, WORST)
         if worst:
             yield f"<h2>The worst {len(worst)} of {escape(model.name)}</h2>"
             yield from (_clip(folder, clip) for clip in worst)
+
+    # How it was measured: instruments, definitions, notes and settings.
     yield "<h2>How it was measured</h2>"
     yield _list(f"<b>{escape(name)}</b>: {escape(text)}" for name, text in report.instruments.items())
     yield _list(f"<b>{metric.title}</b>: {metric.about}" for metric in METRICS.values())
@@ -89,13 +95,14 @@ def _list(items: Iterator[str] | map[str]) -> str:
 
 
 def _table(report: EvaluationReport, language: str) -> str:
-    names = [one.name for one in report.models if language in report.estimates.get(one.name, {})]
+    names = [model.name for model in report.models if language in report.estimates.get(model.name, {})]
     rows = []
     for metric in report.metrics(language):
-        found = {name: report.estimates[name][language][metric] for name in names
-                 if metric in report.estimates[name][language]}
-        cells = "".join(f"<td>{show(metric, found.get(name))}"
-                        f"{interval_bar(metric, found[name], list(found.values())) if name in found else ''}</td>"
+        estimates = {name: report.estimates[name][language][metric] for name in names
+                     if metric in report.estimates[name][language]}
+        all_estimates = list(estimates.values())
+        cells = "".join(f"<td>{show(metric, estimates.get(name))}"
+                        f"{interval_bar(metric, estimates[name], all_estimates) if name in estimates else ''}</td>"
                         for name in names)
         rows.append(f"<tr><th>{METRICS[metric].title}</th>{cells}</tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

@@ -29,7 +29,7 @@ from data.acoustics.voice_encoder import SAMPLE_RATE, VoiceEncoder
 from data.measures import Samples, frame_powers, silence_at_ends
 from models.registry import family
 
-VERSION = 1  # of the measures, and so of their cache
+VERSION = 1  # version of the measures, and so of their cache
 NATURALNESS = ("Distill-MOS 0.9.1 (Microsoft, MIT): estimated mean opinion score, 1 to 5; trained on noise "
                "suppression, telephony, packet loss, NISQA, VoiceMOS 2022 and text-to-speech; documented for English")
 SPEAKER = ("Resemblyzer 0.1.4 (Apache-2.0): GE2E voice encoder, trained on LibriSpeech-other, VoxCeleb 1 and 2; cosine "
@@ -37,9 +37,9 @@ SPEAKER = ("Resemblyzer 0.1.4 (Apache-2.0): GE2E voice encoder, trained on Libri
 LONG_PAUSE_S = 0.8
 _RATE = 16000  # Hz, at which pitch and cepstra are computed
 _HOP = 160  # samples
-_LOWEST_HZ, _HIGHEST_HZ = 60.0, 500.0  # of the pitch
+_LOWEST_HZ, _HIGHEST_HZ = 60.0, 500.0  # range of the pitch
 _INTEGRATION = 400  # samples of YIN's difference function
-_APERIODICITY = 0.15  # of YIN; above it a frame is unvoiced
+_APERIODICITY = 0.15  # YIN's threshold; above it a frame is unvoiced
 _LEAST_VOICED = 10  # frames for a range
 _CEPSTRA = 13  # without the level
 _QUIET_DB = 40.0  # under the loud frames: a pause
@@ -83,18 +83,19 @@ def transcript_values(text: str, reference: str, transcript: str, normalise: Cal
     cannot be told.
     """
     words = [word for part in text.split() if (word := normalise(part))]
-    whole = "".join(words) == reference
-    edits = count_edits(words if whole else [reference], transcript)
+    # Words are only counted if their letters are those of the whole text.
+    by_words = "".join(words) == reference
+    edits = count_edits(words if by_words else [reference], transcript)
     letters = float(max(1, len(reference)))
     values = {"cer": (float(edits.substitutions + edits.deletions + edits.insertions), letters),
               "deletions": (float(edits.deletions), letters),
               "repetition": (float(has_repetition(reference, transcript)), 1.0)}
-    return {**values, "wer": (float(edits.wrong_words), float(len(words)))} if whole else values
+    return {**values, "wer": (float(edits.wrong_words), float(len(words)))} if by_words else values
 
 
 def has_repetition(reference: str, transcript: str) -> bool:
     """Whether four or more letters follow themselves in the transcript and not in the reference."""
-    return any(found[1] * 2 not in reference for found in _REPEATED.finditer(transcript))
+    return any(match[1] * 2 not in reference for match in _REPEATED.finditer(transcript))
 
 
 def pitch(waveform: torch.Tensor, sample_rate: int) -> NDArray[np.float64]:
@@ -107,6 +108,8 @@ def pitch(waveform: torch.Tensor, sample_rate: int) -> NDArray[np.float64]:
     size = _INTEGRATION + longest + 1
     if len(samples) < size:
         return np.full(0, np.nan)
+
+    # The difference function of all lags, from energies and a correlation by FFT.
     frames = np.lib.stride_tricks.sliding_window_view(samples, size)[::_HOP]
     head = frames[:, :_INTEGRATION]
     transform = 1 << (size + _INTEGRATION).bit_length()
@@ -115,19 +118,25 @@ def pitch(waveform: torch.Tensor, sample_rate: int) -> NDArray[np.float64]:
     lags = np.arange(longest + 2)
     power = energy[:, lags + _INTEGRATION] - energy[:, lags]
     difference = np.maximum(0.0, power[:, :1] + power - 2 * correlation)
+
+    # Normalised by its mean up to each lag, it begins with 1 and does not favour lag 0.
     mean = np.cumsum(difference[:, 1:], axis=1) / lags[1:]
     normalised = np.concatenate([np.ones((len(frames), 1)), difference[:, 1:] / np.maximum(mean, 1e-12)], axis=1)
+
+    # Candidates are local minima below the threshold; quiet frames are unvoiced.
     inner = normalised[:, 1:-1]
     candidates = (inner < _APERIODICITY) & (inner <= normalised[:, :-2]) & (inner < normalised[:, 2:])
     candidates[:, :shortest - 1] = False
     loud = power[:, 0] > power[:, 0].max() * 10 ** (-_QUIET_DB / 10)
     voiced = np.flatnonzero(candidates.any(axis=1) & loud)
+
+    # Take the smallest lag, else an octave too low is found; then refine it.
     best = candidates[voiced].argmax(axis=1) + 1
-    before, at, after = (normalised[voiced, best + step] for step in (-1, 0, 1))
-    shift = 0.5 * (before - after) / np.maximum(before - 2 * at + after, 1e-12)
-    found = np.full(len(frames), np.nan)
-    found[voiced] = _RATE / (best + shift)
-    return found
+    previous, centre, following = (normalised[voiced, best + step] for step in (-1, 0, 1))
+    shift = 0.5 * (previous - following) / np.maximum(previous - 2 * centre + following, 1e-12)
+    frequencies = np.full(len(frames), np.nan)
+    frequencies[voiced] = _RATE / (best + shift)
+    return frequencies
 
 
 def pitch_range(frequencies: NDArray[np.float64]) -> float | None:
@@ -165,9 +174,9 @@ def mel_cepstra(waveform: torch.Tensor, sample_rate: int) -> NDArray[np.float64]
     return mel.T @ (2 / settings.n_mels * np.cos(np.outer(bands, np.arange(1, _CEPSTRA + 1))))
 
 
-def mel_cepstral_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def mel_cepstral_distance(cepstra: NDArray[np.float64], other_cepstra: NDArray[np.float64]) -> float:
     """Mean distance in dB of two cepstra (F, 13) along the path of dynamic time warping (Kubichek 1993)."""
-    costs = 10 / math.log(10) * np.sqrt(2 * np.square(one[:, None] - other[None]).sum(-1))
+    costs = 10 / math.log(10) * np.sqrt(2 * np.square(cepstra[:, None] - other_cepstra[None]).sum(-1))
     path = warp(costs)
     return float(costs[path[:, 0], path[:, 1]].mean())
 
@@ -176,11 +185,14 @@ def warp(costs: NDArray[np.float64]) -> NDArray[np.int64]:
     """The cheapest path (P, 2) through costs (N, M) from the first to the last cell, by steps of one, not back."""
     rows, columns = costs.shape
     total = np.full((rows + 1, columns + 1), np.inf)
+    # Cells of a diagonal depend on earlier diagonals only, so they are computed together.
     total[0, 0] = 0.0
     for diagonal in range(rows + columns - 1):
         i = np.arange(max(0, diagonal - columns + 1), min(diagonal, rows - 1) + 1)
         j = diagonal - i
         total[i + 1, j + 1] = costs[i, j] + np.minimum(np.minimum(total[i, j + 1], total[i + 1, j]), total[i, j])
+
+    # Follow the cheapest steps back from the last cell.
     i, j = rows - 1, columns - 1
     path = [(i, j)]
     while i or j:
@@ -225,6 +237,7 @@ def _speaker_encoder() -> VoiceEncoder:
     if path is None or not path.is_file():
         raise UserError("The package Resemblyzer, whose weights measure speaker similarity, is not installed.",
                         "Install it: pip install --no-deps -r requirements-weights.txt (make run does it).")
+
     weights = family("tiny").open_weights(path)
     encoder, start = VoiceEncoder(), "model_state."
     encoder.load_state_dict({name.removeprefix(start).replace("linear.", "proj."): weights.tensor(name)
@@ -232,7 +245,7 @@ def _speaker_encoder() -> VoiceEncoder:
     return encoder.eval().requires_grad_(False)
 
 
-def cosine(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
+def cosine(vector: NDArray[np.floating], other_vector: NDArray[np.floating]) -> float:
     """Cosine of two vectors (D,)."""
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.dot(one, other)) / norms if norms else 0.0
+    norms = float(np.linalg.norm(vector) * np.linalg.norm(other_vector))
+    return float(np.dot(vector, other_vector)) / norms if norms else 0.0

@@ -29,7 +29,7 @@ from core.workspace import Workspace
 from models.base import Vocoder, Voice
 
 _MAX_MODELS = 2  # those of one comparison
-_MAX_VOICES = 16  # of a model
+_MAX_VOICES = 16  # voices of a model
 
 FileState = tuple[str, int, int, int, int]
 Key = tuple[str, SpeakingPrecision, str, frozenset[FileState]]
@@ -75,7 +75,9 @@ class ModelCache:
         key = (ref, precision, str(device), _file_states(_sources(workspace, ref)))
         cached = self._models.pop(key, None)
         model = cached or self._load(workspace, ref, device, precision)
-        self._models[key] = model
+        self._models[key] = model  # now the last one used
+
+        # The voice: a file, a speaker of the training data, or a training clip if the model has none.
         described = voice or "of the model"
         if voice.startswith(SPEAKER):
             name, clip = _speaker_clip(workspace, (trained_on or model.model).ref, voice.removeprefix(SPEAKER))
@@ -83,18 +85,22 @@ class ModelCache:
         if not voice and not model.has_voices:
             voice = evaluation.recording_of(workspace, trained_on or model.model)
             described = f"of the training clip {Path(voice).name}"
+
+        # A recording that changed is another voice.
         recordings = [Path(name).expanduser() for name in (voice, sound.emotion.emotion_clip) if name]
         voice_key = voice, sound.emotion, _file_states(path for path in recordings if path.is_file())
         if voice_key not in model.voices:
             while len(model.voices) >= _MAX_VOICES:
                 del model.voices[next(iter(model.voices))]
             model.voices[voice_key] = find_voice(model.model, voice, sound.emotion)
+
         synthesizer = Synthesizer(model.model, model.voices[voice_key], max_text_ids or model.max_text_ids, sound,
                                   model.vocoder, unknown)
         return CachedSynthesizer(synthesizer, model.precision, described, cached is not None)
 
     def _load(self, workspace: Workspace, ref: str, device: torch.device, precision: SpeakingPrecision) -> _CachedModel:
         """Load a model, after dropping older versions of it and the least recently used models."""
+        # Free memory before the new model needs it.
         for key in [key for key in self._models if key[:2] == (ref, precision)]:
             del self._models[key]
         while len(self._models) >= self._max_models:
@@ -102,6 +108,8 @@ class ModelCache:
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
+
+        # Models of one base share its vocoder.
         model = load(workspace, ref, device)
         vocoder_key = (model.family.name, _file_states([model.base_folder]), precision, str(device))
         shared = next((other.vocoder for other in self._models.values() if other.vocoder_key == vocoder_key), None)
@@ -113,11 +121,11 @@ class ModelCache:
 
 def _speaker_clip(workspace: Workspace, ref: str, name: str) -> tuple[str, Path]:
     """A speaker of the training data of `ref`, and a clip of it; without a name the one with the most speech."""
-    found = model_info.speakers(workspace, resolve(workspace, ref))
-    name = name or next(iter(found), "") if "" not in found else name
-    if name not in found:
-        raise UserError(f"{name!r} is no speaker of the data of {ref}.", f"Its speakers: {join_names(list(found))}.")
-    return name, found[name]
+    clips = model_info.speakers(workspace, resolve(workspace, ref))
+    name = name or next(iter(clips), "") if "" not in clips else name
+    if name not in clips:
+        raise UserError(f"{name!r} is no speaker of the data of {ref}.", f"Its speakers: {join_names(list(clips))}.")
+    return name, clips[name]
 
 
 def _sources(workspace: Workspace, ref: str) -> list[Path]:
@@ -126,14 +134,15 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
     if kind == "extension":
         extension = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
         return [workspace.extension(name), workspace.model(extension.origin.model)]
-    found = resolve(workspace, ref)
-    if found.kind == "base":
-        return [found.folder]
-    if found.kind == "export":
-        dataset, folders = records.read_export_record(found.folder).dataset, [found.folder]
+    source = resolve(workspace, ref)
+    if source.kind == "base":
+        return [source.folder]
+    if source.kind == "export":
+        dataset, folders = records.read_export_record(source.folder).dataset, [source.folder]
     else:
-        record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
-        dataset, folders = record.dataset, [found.folder, workspace.model(record.origin.model)]
+        record = records.read_record(source.folder / records.CHECKPOINT, CheckpointRecord)
+        dataset, folders = record.dataset, [source.folder, workspace.model(record.origin.model)]
+    # The texts of the dataset decide how long chunks may be.
     texts = workspace.datasets / dataset
     if dataset and texts.is_dir():
         folders += [texts / "manifest.jsonl", texts / "dataset.yaml"]

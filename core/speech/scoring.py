@@ -183,6 +183,7 @@ def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callabl
     If it cannot be loaded, `warn` gets the reason, and its languages are not scored by another recogniser, because
     errors of two recognisers cannot be compared. If `languages` are given, it is loaded only for one of them.
     """
+    # Later measurements use the recogniser of the training, so that errors can be compared.
     if choice is None and model.ref.startswith("export:"):
         choice = _locate_recogniser(workspace, loading.export_record(model))
     elif choice is None and model.ref.startswith("run:"):
@@ -199,17 +200,20 @@ def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[s
                         choice: RecogniserChoice, error: UserError) -> UnavailableRecogniser:
     """What remains if `error` prevents loading the recogniser of `choice`; `warn` gets the reason and a hint."""
     codes, name, folder = model.new_languages, choice.recogniser, _folder(workspace, choice.recogniser)
-    missing = folder is not None and not folder.is_dir()
-    if not missing:
+    absent = folder is not None and not folder.is_dir()
+    # Say where it is, or why it does not load.
+    if not absent:
         problem, detail = "cannot be loaded", f": {error.message}"
     elif name != BUILT_IN and "/" not in name:  # a folder of the user's, of which an export records the name alone
         problem, detail = "is on the machine that it was trained on", "."
     else:
         problem = "is not here" if isinstance(choice, ExportRecord) else "is not there any more"
         detail = f" ({folder})."
-    shown = folder.name if folder is not None and Path(name).is_absolute() else name
-    reason = f"the recogniser {shown} of its training {problem}"
-    hint = _recovery_hint(choice, codes[0], folder, missing)
+
+    # The reason may be published, so it names no folder of this machine.
+    display_name = folder.name if folder is not None and Path(name).is_absolute() else name
+    reason = f"the recogniser {display_name} of its training {problem}"
+    hint = _recovery_hint(choice, codes[0], folder, absent)
     warn(f"{language_name(','.join(codes))} {'is' if len(codes) == 1 else 'are'} not measured: {reason}{detail} {hint}")
     return UnavailableRecogniser(model.family.load_recogniser(model.base_folder), codes, reason)
 
@@ -221,9 +225,12 @@ def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
 
 
 def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
-    own, names = model.family.load_recogniser(model.base_folder), _language_names(choice, model.new_languages)
+    base_recogniser = model.family.load_recogniser(model.base_folder)
+    names = _language_names(choice, model.new_languages)
     if not choice.recogniser or not names:
-        return own
+        return base_recogniser
+
+    # Chosen are a dataset's recogniser, the built-in one, or a folder with one of the hub.
     folder = _folder(workspace, choice.recogniser)
     if dataset := dataset_recognisers.dataset_of(choice.recogniser):
         chosen: Recogniser | None = _load_of_dataset(workspace, dataset, model.device)
@@ -235,12 +242,15 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
     else:
         if not Path(choice.recogniser).is_absolute():
             recognisers.check(folder)
-        *others, last = (TranscribingRecogniser(HubTranscriber.load(folder, model.device, language, name), language)
-                         for language, name in names.items())
+        # A recogniser of the hub is loaded once for each language, because it is set to one.
+        *further, last = (TranscribingRecogniser(HubTranscriber.load(folder, model.device, language, name), language)
+                          for language, name in names.items())
         chosen = last
-        for one in others:
-            chosen = CompositeRecogniser(one, chosen)
-    return CompositeRecogniser(chosen, own) if chosen is not None and own is not None else chosen or own
+        for recogniser in further:
+            chosen = CompositeRecogniser(recogniser, chosen)
+    if chosen is not None and base_recogniser is not None:
+        return CompositeRecogniser(chosen, base_recogniser)
+    return chosen or base_recogniser
 
 
 def _load_of_dataset(workspace: Workspace, dataset: str, device: torch.device) -> DatasetRecogniser:
@@ -257,18 +267,20 @@ def _load_of_dataset(workspace: Workspace, dataset: str, device: torch.device) -
 
 def _language_names(choice: RecogniserChoice, languages: Sequence[str]) -> dict[str, str]:
     """By language the chosen recogniser's name of it; empty for the usual names. The option is comma-separated."""
-    given = [name.strip() for name in choice.recogniser_language.split(",")] if choice.recogniser_language else []
-    if given and len(given) != len(languages):
+    option = choice.recogniser_language
+    option_names = [name.strip() for name in option.split(",")] if option else []
+    if option_names and len(option_names) != len(languages):
         raise UserError(f"The recogniser's names of the languages are {choice.recogniser_language!r}; "
                         f"{len(languages)} are wanted, for {', '.join(languages)}.",
                         "Give them in this order, separated by commas, or leave it empty.")
-    return dict(zip(languages, given or [""] * len(languages), strict=True))
+    return dict(zip(languages, option_names or [""] * len(languages), strict=True))
 
 
 def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportRecord:
     """`record` with the folder of its recogniser instead of its name, if the run of the export is in the workspace."""
     if record.recogniser in ("", BUILT_IN) or "/" in record.recogniser:
         return record
+    # The export records the name alone; the run still knows the folder.
     with suppress(UserError):
         run = records.read_record(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
                                   CheckpointRecord)
@@ -285,25 +297,28 @@ def _folder(workspace: Workspace, name: str) -> Path | None:
         return workspace.recognisers / recognisers.folder_name(name)
 
 
-def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None, missing: bool) -> str:
+def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None, absent: bool) -> str:
     """How to restore the recogniser. With only an export there is no dataset or extension for a preflight check."""
     name = choice.recogniser
     if dataset := dataset_recognisers.dataset_of(name):
         return f"Train it again (python -m scripts.recogniser --dataset {dataset}), then do this again."
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
-    if "/" not in name and missing:
+    if "/" not in name and absent:
         return f"Copy it into {folder}, then do this again."
     if "/" not in name or Path(name).is_absolute():
         return f"Put a whole recogniser into {folder}, then do this again."
-    fetch = "Fetch" if missing else f"Delete {folder}, then fetch"
+
+    # A recogniser of the hub: a check of the training fetches it, but an export only has a command.
+    fetch = "Fetch" if absent else f"Delete {folder}, then fetch"
     if isinstance(choice, TrainOptions | CheckpointRecord):
         option = f" --recogniser-language {choice.recogniser_language}" if choice.recogniser_language else ""
         return (f"{fetch} it again by the check of a training that names it (python -m scripts.preflight --dataset "
                 f"{choice.dataset} --extension {choice.extension} --recogniser {name}{option}; on the page: "
                 "Preflight check on the Train tab), and do this again.")
     adapter = f"adapter.{recogniser_language_names(language, choice.recogniser_language)[0]}*.safetensors"
-    include = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]  # of MMS one language
+    # MMS has an adapter for each language, and one is enough.
+    include = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]
     exclude = [word for pattern in _UNWANTED for word in ("--exclude", pattern)]
     download = shlex.join(["hf", "download", name, *include, *exclude, "--local-dir", str(folder)])
     return f"{fetch} it ({download}), then do this again."

@@ -47,11 +47,11 @@ from models.base import (
 
 PAUSES_S: dict[Boundary, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 MAX_BATCH_SIZE = 8  # text chunks
-LONGEST_LEAD_S = 0.6  # of silence with which a sentence may begin
-RETRIES = 2  # of a sentence without speech
+LONGEST_LEAD_S = 0.6  # seconds of silence with which a sentence may begin
+RETRIES = 2  # further attempts at a sentence without speech
 _RETRY_SEED_STEP = 1_000_003  # more than a text has chunks, whose seeds follow each other
 _SOUNDS_AFTER_S = 0.2  # how long a voice must last until `leading_silence` finds it
-_FADE_S = 0.005  # at both ends of a chunk, against clicks
+_FADE_S = 0.005  # fade at both ends of a chunk, against clicks
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _GeneratedChunk:
     sampling: Sampling
     generated: Generated
     generation_s: float
-    last: bool  # of its text
+    last: bool  # whether it is the last one of its text
 
 
 class Synthesizer:
@@ -89,11 +89,11 @@ class Synthesizer:
         self.model = model
         front_end = model.front_end
         self.front_end = front_end.with_pointed_hebrew() if self._sound.hebrew == "pointed" else front_end
-        found = find_voice(model, voice, emotion=self._sound.emotion) if isinstance(voice, str) else voice
-        self.voice = replace(found, emotion=self._sound.exaggeration)
+        base_voice = find_voice(model, voice, emotion=self._sound.emotion) if isinstance(voice, str) else voice
+        self.voice = replace(base_voice, emotion=self._sound.exaggeration)
         self.max_text_ids = max_text_ids or {}
         self.vocoder = vocoder or model.family.load_vocoder(model.base_folder, model.device)
-        self._prepared: dict[Adapters | None, PreparedVoice] = {}  # with and without adapters
+        self._prepared: dict[Adapters | None, PreparedVoice] = {}  # the voice with and without adapters
 
     @property
     def sample_rate(self) -> int:
@@ -132,6 +132,7 @@ class Synthesizer:
         The first chunk is streamed if the family can stream; then batches of two, four and eight chunks follow.
         """
         sampling = self.sampling(options)
+        # Stream the first chunk, so that it is heard soon; batches are faster for the others.
         chunks, batch_size, seed = self.split(text, language), 1, sampling.seed
         if chunks and (stream := self.vocoder_stream(seed, language)) is not None:
             yield from self._stream(chunks[0], language, sampling, stream, last=len(chunks) == 1)
@@ -154,7 +155,7 @@ class Synthesizer:
         by_text: list[list[_GeneratedChunk]] = [[] for _ in texts]
         for number, generated in self._generate_in_batches(chunks, languages, sampling, 1, progress):
             by_text[number].append(generated)
-        return [(self._vocode(one, sampling.seed) for one in generated) for generated in by_text]
+        return [(self._vocode(chunk, sampling.seed) for chunk in generated) for generated in by_text]
 
     def _generate_in_batches(self, texts: Sequence[list[TextChunk]], languages: Sequence[str], sampling: Sampling,
                              batch_size: int, progress: ProgressCallback = no_progress
@@ -165,25 +166,28 @@ class Synthesizer:
         many, with another seed. So the seeds of a text do not depend on other texts, and chunks of all texts share
         batches.
         """
-        waiting, seed, total, done = list(texts), sampling.seed, sum(map(len, texts)), 0
-        while any(waiting):
-            due = [(number, chunk) for number, chunks in enumerate(waiting) for chunk in chunks[:batch_size]]
-            waiting = [chunks[batch_size:] for chunks in waiting]
+        queues, seed, total, count = list(texts), sampling.seed, sum(map(len, texts)), 0
+        while any(queues):
+            # The next chunks of every text, in batches that the device can hold.
+            due = [(number, chunk) for number, chunks in enumerate(queues) for chunk in chunks[:batch_size]]
+            queues = [chunks[batch_size:] for chunks in queues]
+
             for start in range(0, len(due), MAX_BATCH_SIZE):
-                progress(Progress(done, total, "chunks", "generated"))
+                progress(Progress(count, total, "chunks", "generated"))
                 batch, started = due[start:start + MAX_BATCH_SIZE], time.perf_counter()
                 seeded = replace(sampling, seed=seed)
-                found = self._generate([chunk for _, chunk in batch], [languages[number] for number, _ in batch],
-                                       seeded)
-                share_s = (time.perf_counter() - started) / sum(map(len, found))
-                for (number, whole), parts in zip(batch, found, strict=True):
+                results = self._generate([chunk for _, chunk in batch], [languages[number] for number, _ in batch],
+                                         seeded)
+                # A chunk that was halved has two results; they share the time.
+                share_s = (time.perf_counter() - started) / sum(map(len, results))
+                for (number, source), parts in zip(batch, results, strict=True):
                     for index, (chunk, generated) in enumerate(parts, 1):
-                        last = whole is texts[number][-1] and index == len(parts)
+                        last = source is texts[number][-1] and index == len(parts)
                         yield number, _GeneratedChunk(chunk, languages[number], seeded, generated, share_s, last)
-                done += len(batch)
+                count += len(batch)
             seed += batch_size
             batch_size = min(2 * batch_size, MAX_BATCH_SIZE)
-        progress(Progress(done, total, "chunks", "generated"))
+        progress(Progress(count, total, "chunks", "generated"))
 
     def _stream(self, chunk: TextChunk, language: str, sampling: Sampling, stream: VocoderStream,
                 last: bool) -> Iterator[SynthesizedChunk]:
@@ -203,16 +207,17 @@ class Synthesizer:
         ids = [self._text_ids(chunk, language) for chunk, language in zip(chunks, languages, strict=True)]
         voices = [self._prepared_voice(chunk.text, language) for chunk, language in zip(chunks, languages, strict=True)]
         outputs = self.model.generate(ids, languages, voices, sampling, self.vocoder)
-        found: list[list[tuple[TextChunk, Generated]]] = []
+        results: list[list[tuple[TextChunk, Generated]]] = []
+        # A chunk that reached the limit was cut off.
         for chunk, language, generated in zip(chunks, languages, outputs, strict=True):
             halves = halve(chunk.text) if len(generated.codes) >= self.model.lm.max_speech_length else None
             if halves is None:
-                found.append([(chunk, generated)])
+                results.append([(chunk, generated)])
             else:
-                first, second = self._generate([halves[0], TextChunk(halves[1], chunk.boundary)], [language] * 2,
-                                               sampling)
-                found.append(first + second)
-        return found
+                halved = [halves[0], TextChunk(halves[1], chunk.boundary)]
+                first_half, second_half = self._generate(halved, [language] * 2, sampling)
+                results.append(first_half + second_half)
+        return results
 
     def _text_ids(self, chunk: TextChunk, language: str) -> np.ndarray:
         return np.array(chunk.ids) if chunk.ids else self.front_end.encode(
@@ -220,14 +225,16 @@ class Synthesizer:
 
     def sampling(self, options: SamplingOptions) -> Sampling:
         """What was asked for, else the model's own."""
-        asked = {name: value for name, value in options.model_dump().items() if value is not None}
-        return replace(self.model.sampling, **asked, position_scheme=self._sound.position_scheme)
+        overrides = {name: value for name, value in options.model_dump().items() if value is not None}
+        return replace(self.model.sampling, **overrides, position_scheme=self._sound.position_scheme)
 
     def _prepared_voice(self, text: str, language: str) -> PreparedVoice:
         """The prepared voice for `text`; cached unless a duration is wanted, which differs from text to text."""
         if duration_s := self._wanted_s(text):
             with self.model.adapters_for(language):
                 return self.model.lm.prepare(replace(self.voice, duration_s=duration_s))
+
+        # A voice passes through the model, so it is prepared for each set of adapters.
         adapters = self.model.adapters_of(language)
         if adapters not in self._prepared:
             with self.model.adapters_for(language):
@@ -252,21 +259,21 @@ class Synthesizer:
         options = replace(self._vocoder_options(seed, language), duration_s=self._wanted_s(text))
         return self.vocoder.decode(generated.codes, self.voice, options, generated.hidden_states).float().cpu()
 
-    def _vocode(self, one: _GeneratedChunk, seed: int) -> SynthesizedChunk:
+    def _vocode(self, part: _GeneratedChunk, seed: int) -> SynthesizedChunk:
         """Decode to a waveform, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
 
         def decode(generated: Generated) -> torch.Tensor:
-            return self._decode(generated, one.chunk.text, one.language, seed)
+            return self._decode(generated, part.chunk.text, part.language, seed)
 
         def generate(sampling: Sampling) -> Generated:
-            ids, voice = self._text_ids(one.chunk, one.language), self._prepared_voice(one.chunk.text, one.language)
-            return self.model.generate([ids], [one.language], [voice], sampling, self.vocoder)[0]
+            ids, voice = self._text_ids(part.chunk, part.language), self._prepared_voice(part.chunk.text, part.language)
+            return self.model.generate([ids], [part.language], [voice], sampling, self.vocoder)[0]
 
-        generated, waveform = retry_without_speech(one.generated, one.sampling, generate, decode, self.sample_rate)
-        waveform = _finish_waveform(waveform, self.sample_rate, 0.0 if one.last else PAUSES_S[one.chunk.boundary])
-        synthesis_s = one.generation_s + time.perf_counter() - start
-        return SynthesizedChunk(one.chunk.text, waveform, synthesis_s, generated.finish_reason)
+        generated, waveform = retry_without_speech(part.generated, part.sampling, generate, decode, self.sample_rate)
+        waveform = _finish_waveform(waveform, self.sample_rate, 0.0 if part.last else PAUSES_S[part.chunk.boundary])
+        synthesis_s = part.generation_s + time.perf_counter() - start
+        return SynthesizedChunk(part.chunk.text, waveform, synthesis_s, generated.finish_reason)
 
 
 class ChunkSynthesis:
@@ -310,6 +317,8 @@ class ChunkSynthesis:
             return []
         # Clamped and not scaled, since a gain would vary from part to part.
         waveform = waveform.float().cpu().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)
+
+        # Hold the sound back until something sounds; a sentence that stays silent starts again.
         if not self._has_begun:
             waveform = self._held = torch.cat([self._held, waveform])
             lead_s = leading_silence(waveform.numpy(), sample_rate)
@@ -321,6 +330,7 @@ class ChunkSynthesis:
                 self._begin_next_attempt()
                 return []
             self._has_begun = True
+
         self.ended = ended
         pause_s = 0.0 if self.last or not ended else PAUSES_S[self.chunk.boundary]
         waveform = torch.cat([waveform, torch.zeros(round(pause_s * sample_rate))])
@@ -332,6 +342,8 @@ class ChunkSynthesis:
         if len(generated.codes) >= synthesizer.model.lm.max_speech_length and (halves := halve(self.chunk.text)):
             self.halves, self.ended = (halves[0], TextChunk(halves[1], self.chunk.boundary)), True
             return []
+
+        # A chunk without speech starts again, as long as attempts are left.
         waveform = synthesizer._decode(generated, self.chunk.text, self.language, self._seed)
         reason = generated.finish_reason
         if lacks_speech(generated, waveform, synthesizer.sample_rate):
@@ -339,6 +351,7 @@ class ChunkSynthesis:
                 self._begin_next_attempt()
                 return []
             reason = "no_speech"
+
         self.ended = True
         pause_s = 0.0 if self.last else PAUSES_S[self.chunk.boundary]
         return [self._part(_finish_waveform(waveform, synthesizer.sample_rate, pause_s), reason)]
@@ -362,6 +375,7 @@ def _finish_waveform(waveform: torch.Tensor, sample_rate: int, pause_s: float) -
         waveform = waveform.clone()
         waveform[:length] *= ramp
         waveform[-length:] *= ramp.flip(0)
+    # Loud chunks are scaled, because clipping would be heard.
     peak = float(waveform.abs().max()) if len(waveform) else 0.0
     waveform = waveform * min(1.0, OUTPUT_PEAK / max(peak, 1e-9))
     return torch.cat([waveform, torch.zeros(round(pause_s * sample_rate))])
@@ -433,11 +447,16 @@ def find_voice(model: TTSModel, name: str, emotion: EmotionOptions | None = None
             "The model comes without a voice, and no recording was chosen.",
             f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
+
+    # The name is the path of a recording, whose voice is taken.
     reference = reference_voices.read_recording(confinement.open_path(name))
     waveform = torch.from_numpy(reference.waveform)
-    wanted = emotion or EmotionOptions()
-    made = Emotion(strength=wanted.emotion_strength, weights=wanted.weights, balanced=wanted.emotion_balanced)
-    if wanted.emotion_clip:
-        clip = reference_voices.read_recording(confinement.open_path(wanted.emotion_clip))
-        made = replace(made, clip=torch.from_numpy(clip.waveform), sample_rate=clip.sample_rate)
-    return model.family.voice_from_recording(model.base_folder, model.device, waveform, reference.sample_rate, made)
+    # An emotion may come from a recording of its own.
+    emotion_options = emotion or EmotionOptions()
+    voice_emotion = Emotion(strength=emotion_options.emotion_strength, weights=emotion_options.weights,
+                            balanced=emotion_options.emotion_balanced)
+    if emotion_options.emotion_clip:
+        clip = reference_voices.read_recording(confinement.open_path(emotion_options.emotion_clip))
+        voice_emotion = replace(voice_emotion, clip=torch.from_numpy(clip.waveform), sample_rate=clip.sample_rate)
+    return model.family.voice_from_recording(model.base_folder, model.device, waveform, reference.sample_rate,
+                                             voice_emotion)

@@ -23,7 +23,7 @@ from models.base import CTCRecogniser
 
 OTHER_TEXTS = 10
 _MARGIN = 5.0  # nats: by so much another text must be likelier
-_LEAST_SHARE = 0.5  # of the clips; if their own text is the best in fewer, the recogniser tells nothing about a clip
+_LEAST_SHARE = 0.5  # share of the clips; if their own text is the best in fewer, the recogniser understands nothing
 _MAX_WITHOUT_SAMPLE, _SAMPLE = 300, 100  # clips
 _SHOWN = 60  # characters
 
@@ -34,7 +34,7 @@ class TextComparison:
 
     clips: int
     own: int
-    messages: Mapping[str, str]  # by id
+    messages: Mapping[str, str]  # clip id to message
     offset: int = 0  # rows: in most clips the text so many clips further is the likeliest
 
     @property
@@ -63,28 +63,31 @@ class TextComparison:
 
 
 def compare_texts(dataset: PreparedDataset, texts: Sequence[str], recogniser: CTCRecogniser, language: str,
-                  progress: Callable[[int, int], None] = lambda done, total: None, *,
+                  progress: Callable[[int, int], None] = lambda finished, total: None, *,
                   thorough: bool = False) -> TextComparison:
     """Compare the clips in `language`; `texts` are those of all clips, normalised, in the order of the dataset.
 
     Of a large dataset only a sample is compared if every text of it fits, unless `thorough`. Clips whose recording or
     text the recogniser cannot take are left out. `progress` gets the clips that are done, and all that are compared.
     """
-    known = {letter: number for number, letter in enumerate(recogniser.letters, start=1)}
-    spelled = [[known[letter] for letter in recogniser.normalise(text, language) if letter in known] for text in texts]
+    label_of = {letter: number for number, letter in enumerate(recogniser.letters, start=1)}
+    spelled = [[label_of[letter] for letter in recogniser.normalise(text, language) if letter in label_of]
+               for text in texts]
     places = [place for place, clip in enumerate(dataset.clips) if clip.language == language and spelled[place]]
     sample = places if thorough or len(places) <= _MAX_WITHOUT_SAMPLE else spread_evenly(places, _SAMPLE)
 
+    # If every text of the sample fits, the others are not compared.
     best_places = _best_places(dataset, sample, spelled, recogniser, progress)
     if len(sample) < len(places) and any(place != best for place, best in best_places.items()):
-        rest = [place for place in places if place not in set(sample)]
-        best_places |= _best_places(dataset, rest, spelled, recogniser, progress)
+        unsampled = [place for place in places if place not in set(sample)]
+        best_places |= _best_places(dataset, unsampled, spelled, recogniser, progress)
 
+    # Shifted texts have the same offset in most clips.
     clips = len(best_places)
-    own = sum(place == best for place, best in best_places.items())
+    own_best = sum(place == best for place, best in best_places.items())
     offsets = Counter(best - place for place, best in best_places.items() if best != place)
     offset, count = max(offsets.items(), key=lambda item: item[1], default=(0, 0))
-    comparison = TextComparison(clips, own, {
+    comparison = TextComparison(clips, own_best, {
         dataset.clips[place].id: f"the recogniser hears the text of {dataset.clips[best].id} in it: "
                                  f"“{texts[best][:_SHOWN]}”" for place, best in sorted(best_places.items())
         if best != place}, offset if count > _LEAST_SHARE * clips else 0)
@@ -95,24 +98,26 @@ def _best_places(dataset: PreparedDataset, places: Sequence[int], spelled: Seque
                  recogniser: CTCRecogniser, progress: Callable[[int, int], None]) -> dict[int, int]:
     """By place of a clip, the place of the likeliest text: its own, unless another one is likelier by `_MARGIN`."""
     best_places: dict[int, int] = {}
-    for done, place in enumerate(places, start=1):
+    for count, place in enumerate(places, start=1):
         clip = dataset.clips[place]
         candidates = [place, *_other_places(place, spelled, clip.id)]
-        scores = _scores(dataset, clip, [spelled[one] for one in candidates], recogniser)
+        scores = _scores(dataset, clip, [spelled[candidate] for candidate in candidates], recogniser)
+        # Another text must be clearly likelier than the clip's own, which is the first.
         if len(scores) > 1 and scores.isfinite().any():
             best = int(scores.argmax())
             best_places[place] = candidates[best] if scores[best] - scores[0] >= _MARGIN else place
-        progress(done, len(places))
+        progress(count, len(places))
     return best_places
 
 
 def _other_places(place: int, spelled: Sequence[Sequence[int]], name: str) -> list[int]:
     """The places of other texts: the neighbours', then some further away; none is the same text."""
+    # Shifted texts are near; texts in the wrong order may be anywhere.
     near = [place + offset for offset in range(-MAX_OFFSET, MAX_OFFSET + 1) if offset]
     generator = random.Random(name)
     far = generator.sample(range(len(spelled)), min(len(spelled), 4 * OTHER_TEXTS))
-    places = [one for one in dict.fromkeys((*near, *far)) if 0 <= one < len(spelled)
-              and spelled[one] and spelled[one] != spelled[place]]
+    places = [other for other in dict.fromkeys((*near, *far)) if 0 <= other < len(spelled)
+              and spelled[other] and spelled[other] != spelled[place]]
     return places[:OTHER_TEXTS]
 
 
@@ -128,8 +133,10 @@ def _scores(dataset: PreparedDataset, clip: ManifestClip, labels: Sequence[Seque
     except UserError:
         return torch.zeros(0)
     log_probs = recogniser.log_probabilities(waveform, clip.language).float().cpu()  # (F, V)
-    lengths = torch.tensor([len(one) for one in labels])
-    targets = torch.tensor([label for one in labels for label in one])
+
+    # CTC gives the likelihood of each text for the same frames.
+    lengths = torch.tensor([len(sequence) for sequence in labels])
+    targets = torch.tensor([label for sequence in labels for label in sequence])
     frames = torch.full((len(labels),), len(log_probs))
     losses = F.ctc_loss(log_probs[:, None].expand(-1, len(labels), -1), targets, frames, lengths, reduction="none")
     return -losses

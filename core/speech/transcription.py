@@ -32,7 +32,7 @@ from models.base import CTCRecogniser
 from models.registry import family
 
 _OTHERS = "Choose another recogniser, such as openai/whisper-small or facebook/mms-1b-all."
-_CHUNK_S, _CONTEXT_S = 16.0, 2.0  # of a long recording that goes into a CTC model at once, and on either side of it
+_CHUNK_S, _CONTEXT_S = 16.0, 2.0  # seconds of a recording in one pass of a CTC model, and on either side of them
 _BUILT_IN_MODEL = "tiny"
 _MAX_NEW_TOKENS = 440  # room of Whisper's decoder beside its prompt
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -110,11 +110,11 @@ class OwnRecogniser:
         return [self._ids[letter] for letter in self._recogniser.normalise(word, self._language) if letter in self._ids]
 
     def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Transcript]:
-        found = []
+        transcripts = []
         for waveform in waveforms:
             ids, score = best_path(self.log_probabilities(waveform), self.blank)
-            found.append(Transcript("".join(self._recogniser.letters[number - 1] for number in ids), score))
-        return found
+            transcripts.append(Transcript("".join(self._recogniser.letters[number - 1] for number in ids), score))
+        return transcripts
 
 
 class _HubModel:
@@ -146,28 +146,30 @@ class _HubModel:
             if getattr(self.config, "adapter_attn_dim", None) is None:
                 return None
             names = recogniser_language_names(language, recogniser_language)
-            found = next((name for name in names if (self.folder / f"adapter.{name}.safetensors").is_file()), "")
-            if not found:
+            # MMS has an adapter of each language in a file of its own.
+            code_name = next((name for name in names if (self.folder / f"adapter.{name}.safetensors").is_file()), "")
+            if not code_name:
                 raise UserError(f"The recogniser has no language {' or '.join(names[:2])}.",
                                 f"Give its name of the language, such as `amh` ({LANGUAGE_OPTION}), or "
                                 f"choose another (--recogniser).")
-            self.tokenizer.set_target_lang(found)
-            self.model.load_adapter(found, local_files_only=True, use_safetensors=True)
+            self.tokenizer.set_target_lang(code_name)
+            self.model.load_adapter(code_name, local_files_only=True, use_safetensors=True)
             return None
-        if not (known := getattr(self.model.generation_config, "lang_to_id", None)):
+        if not (codes_by_sign := getattr(self.model.generation_config, "lang_to_id", None)):
             return None
+
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
         name = recogniser_language.strip("<|> ").lower()  # a code or the English name
         names = (name, TO_LANGUAGE_CODE.get(name, ""), name.replace("_", "-").split("-")[0]) if name else (
             language, language.split("-")[0])
-        codes = {code.strip("<|>") for code in known}
-        found = next((name for name in names if name in codes), "")
-        if not found:
+        codes = {code.strip("<|>") for code in codes_by_sign}
+        code_name = next((name for name in names if name in codes), "")
+        if not code_name:
             raise UserError(f"The recogniser does not know {recogniser_language or language!r}.",
                             f"Give its name of the language, such as `am` or `amharic` ({LANGUAGE_OPTION}), or "
                             f"choose another (--recogniser), such as facebook/mms-1b-all.")
-        return found
+        return code_name
 
     def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
         """Log-probabilities (F, V) of a CTC model for (S,)."""
@@ -189,19 +191,23 @@ class HubTranscriber:
 
     @torch.inference_mode()
     def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Transcript]:
-        loaded, found = self._loaded, []
+        loaded, transcripts = self._loaded, []
         if loaded.kind == "ctc":
-            for waveform in waveforms:  # one by one: padding changes the output of some of these models
+            for waveform in waveforms:  # singly: padding changes the output of some of these models
                 rows = loaded.log_probabilities(waveform)
                 text = loaded.tokenizer.decode(rows.argmax(1).tolist(), skip_special_tokens=True)  # it joins repeats
-                found.append(Transcript(" ".join(text.split()), best_path(rows, loaded.blank)[1]))
-            return found
+                transcripts.append(Transcript(" ".join(text.split()), best_path(rows, loaded.blank)[1]))
+            return transcripts
+
+        # Whisper and its like write texts; the prompt takes a part of their room.
         inputs = loaded.extractor(list(waveforms), sampling_rate=loaded.sample_rate, return_tensors="pt",
                                   return_attention_mask=True).to(loaded.device)
         prompt = {"language": loaded.language, "task": "transcribe"} if loaded.language else {}
         room = min(_MAX_NEW_TOKENS, int(getattr(loaded.config, "max_target_positions", 0) or _MAX_NEW_TOKENS) - 8)
         output = loaded.model.generate(**inputs, **prompt, max_new_tokens=max(1, room), return_dict_in_generate=True,
                                        output_scores=True)
+
+        # The score is the mean probability of the signs that were written.
         generated = output.sequences[:, -len(output.scores):]
         log_probs = torch.stack(output.scores, 1).float().log_softmax(-1).gather(2, generated[..., None])[..., 0]
         ends = {loaded.tokenizer.eos_token_id, loaded.tokenizer.pad_token_id}
@@ -209,8 +215,8 @@ class HubTranscriber:
         texts = loaded.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
         for text, row, keep in zip(texts, log_probs, mask, strict=True):
             score = float(row[keep].exp().mean()) if bool(keep.any()) else 0.0
-            found.append(Transcript(" ".join(text.split()), score))
-        return found
+            transcripts.append(Transcript(" ".join(text.split()), score))
+        return transcripts
 
 
 class HubCTCModel:
@@ -263,9 +269,10 @@ class Speller:
         """For a language of which `sample` is some text."""
         signs = {sign: number for sign, number in vocabulary.items() if len(sign) == 1}
         plain, latin = cls(signs), cls(signs, romanised=True)
+        # Romanise if the vocabulary has less than half of the language's letters.
         letters = [letter for letter in sample if letter.isalpha()][:5000]
-        known = sum(bool(plain.encode(letter)) for letter in letters)
-        return latin if letters and known < len(letters) / 2 else plain
+        encodable = sum(bool(plain.encode(letter)) for letter in letters)
+        return latin if letters and encodable < len(letters) / 2 else plain
 
     def encode(self, word: str) -> list[int]:
         text = romanise(word) if self.romanised else unicodedata.normalize("NFC", word)
@@ -287,7 +294,7 @@ def recogniser_language_names(language: str, recogniser_language: str = "") -> t
     """
     if recogniser_language:
         return (recogniser_language,)
-    import langcodes  # on use: its tables take a tenth of a second
+    import langcodes  # imported on use: its tables take a tenth of a second
 
     short = letters = language.split("-")[0]
     with suppress(LookupError, ValueError):  # a code of one's own
@@ -326,27 +333,32 @@ def stream_log_probabilities(model: CTCModel, path: Path, progress: Callable[[fl
     """Log-probabilities of a long recording in consecutive blocks (F, V); `progress` gets the seconds done."""
     rate = model.sample_rate
     chunk, context = round(_CHUNK_S * rate), round(_CONTEXT_S * rate)
-    wanted, skipped = round(_CHUNK_S / model.frame_s), round(_CONTEXT_S / model.frame_s)
-    waiting, before, done = np.zeros(0, np.float32), 0, 0  # `before`: samples of `waiting` that were done before
+    chunk_frames, context_frames = round(_CHUNK_S / model.frame_s), round(_CONTEXT_S / model.frame_s)
+    # Of `samples` the first `context_samples` were in the block before, and are only context.
+    samples, context_samples, finished = np.zeros(0, np.float32), 0, 0
     for block in sound_files.read_resampled(path, rate):
-        waiting = np.concatenate([waiting, block])
-        while len(waiting) - before >= chunk + context:
-            rows = model.log_probabilities(waiting[:before + chunk + context])
-            yield rows[skipped if before else 0:][:wanted]
-            waiting, before = waiting[before + chunk - context:], context
-            done += chunk
-            progress(done / rate)
-    if len(waiting) > before:
-        rest = -(-(len(waiting) - before) * wanted // chunk)
+        samples = np.concatenate([samples, block])
+        while len(samples) - context_samples >= chunk + context:
+            rows = model.log_probabilities(samples[:context_samples + chunk + context])
+            yield rows[context_frames if context_samples else 0:][:chunk_frames]
+            samples, context_samples = samples[context_samples + chunk - context:], context
+            finished += chunk
+            progress(finished / rate)
+
+    # The rest, with silence after it, as the model expects at the end of speech.
+    if len(samples) > context_samples:
+        last_frames = -(-(len(samples) - context_samples) * chunk_frames // chunk)
         silence = np.zeros(rate // 2, np.float32)
-        yield model.log_probabilities(np.concatenate([waiting, silence]))[skipped if before else 0:][:rest]
-        progress((done + len(waiting) - before) / rate)
+        rows = model.log_probabilities(np.concatenate([samples, silence]))
+        yield rows[context_frames if context_samples else 0:][:last_frames]
+        progress((finished + len(samples) - context_samples) / rate)
 
 
 def _kind(config: Any) -> str:
     """`ctc`, or `text` for models that write."""
     from transformers import MODEL_FOR_CTC_MAPPING, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
 
+    # The architecture decides; without one, the class of the configuration.
     named = config.architectures or []
     if any(name.endswith("ForCTC") for name in named) or (not named and type(config) in MODEL_FOR_CTC_MAPPING):
         return "ctc"
@@ -361,7 +373,7 @@ def _offline(folder: Path) -> Iterator[None]:
     """No network while a recogniser is loaded; its faults as `UserError`."""
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
+    previous = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = True
     try:
         yield
@@ -371,4 +383,4 @@ def _offline(folder: Path) -> Iterator[None]:
         raise UserError(f"The recogniser in {folder} could not be loaded: {type(error).__name__}: {reason}.",
                         repair_hint(folder)) from error
     finally:
-        constants.HF_HUB_OFFLINE = before
+        constants.HF_HUB_OFFLINE = previous
