@@ -24,6 +24,7 @@ _LOCK_TIMEOUT_S = 10.0
 
 def checkpoint_steps(run_dir: Path) -> list[int]:
     """Steps of the training in the folder `run_dir` that have a checkpoint, ascending."""
+    # The names of unfinished folders begin with a dot.
     folders = (run_dir / CHECKPOINTS).glob("step-*")
     return sorted(int(number) for path in folders if (number := path.name.removeprefix("step-")).isascii()
                   and number.isdigit() and len(number) < 13 and path.is_dir())
@@ -74,6 +75,7 @@ def pin(run_dir: Path, step: int, name: str) -> None:
                         "RUN --use STEP.")
     with checkpoint_lock(run_dir):
         _check_step(run_dir, step)
+        # A name never moves to another checkpoint: what refers to it would change.
         names = pinned_names(run_dir)
         if names.get(name, step) != step:
             raise UserError(f"The checkpoint of step {names[name]} has the name {name!r} already.",
@@ -81,25 +83,27 @@ def pin(run_dir: Path, step: int, name: str) -> None:
         _write(run_dir, {**names, name: step})
 
 
-def set_choice(run_dir: Path, wanted: str) -> None:
-    """Let `run:ID` refer to the checkpoint `wanted` (a step or a name; empty: the best), and never delete it."""
+def set_choice(run_dir: Path, checkpoint: str) -> None:
+    """Let `run:ID` refer to this `checkpoint` (a step or a name; empty: the best), and never delete it."""
     with checkpoint_lock(run_dir):
+        # A pinned checkpoint is never deleted, so the choice is a name beside those of people.
         names = pinned_names(run_dir)
         updated = {name: step for name, step in names.items() if name != CHOICE}
-        if wanted:
-            is_step = wanted.isascii() and wanted.isdigit()
-            updated[CHOICE] = names[wanted] if wanted in names else int(wanted) if is_step else -1
-            _check_step(run_dir, updated[CHOICE], wanted)
+        if checkpoint:
+            is_step = checkpoint.isascii() and checkpoint.isdigit()
+            updated[CHOICE] = names[checkpoint] if checkpoint in names else int(checkpoint) if is_step else -1
+            _check_step(run_dir, updated[CHOICE], checkpoint)
         if updated.get(CHOICE) == names.get(CHOICE):
-            raise UserError(f"run:{run_dir.name} refers to {f'step {wanted}' if wanted else 'its best checkpoint'} "
-                            "already.", "Choose another checkpoint.")
+            raise UserError(f"run:{run_dir.name} refers to "
+                            f"{f'step {checkpoint}' if checkpoint else 'its best checkpoint'} already.",
+                            "Choose another checkpoint.")
         _write(run_dir, updated)
 
 
-def _check_step(run_dir: Path, step: int, wanted: str = "") -> None:
+def _check_step(run_dir: Path, step: int, reference: str = "") -> None:
     steps = checkpoint_steps(run_dir)
     if step not in steps:
-        raise UserError(f"The run {run_dir.name!r} has no checkpoint of step {wanted or step}.",
+        raise UserError(f"The run {run_dir.name!r} has no checkpoint of step {reference or step}.",
                         f"There are checkpoints of steps {', '.join(map(str, steps)) or '(none)'}.")
 
 

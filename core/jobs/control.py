@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
 _MAX_NAME = 64  # characters
-_WORKER_EXIT_S = 20.0  # at most, from a worker's last event to its exit; certificates run at a low priority
+_WORKER_EXIT_S = 20.0  # the longest time from a worker's last event to its exit; certificates run at a low priority
 
 
 class AlreadyRunning(UserError):
@@ -54,14 +54,14 @@ def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool =
     _spawn(job, enqueue(job, resuming=True, restart=restart, changes=changes), command)
 
 
-def use_checkpoint(job: Job, wanted: str) -> None:
-    """Let `run:ID` of a finished training refer to its checkpoint `wanted` (a step or a name; empty: the best)."""
-    now = read_state(job)
-    if job.verb != "train" or now.status != "finished":
-        raise UserError(f"{job.id} is {STATUS_TITLES[now.status]}: a checkpoint can be selected for a finished "
+def use_checkpoint(job: Job, checkpoint: str) -> None:
+    """Let `run:ID` of a finished training refer to its `checkpoint` (a step or a name; empty: the best)."""
+    state = read_state(job)
+    if job.verb != "train" or state.status != "finished":
+        raise UserError(f"{job.id} is {STATUS_TITLES[state.status]}: a checkpoint can be selected for a finished "
                         "training only.",
                         f"Let it finish. Any checkpoint can be used as run:{job.id}@STEP meanwhile.")
-    checkpoint_names.set_choice(job.directory, wanted)
+    checkpoint_names.set_choice(job.directory, checkpoint)
 
 
 def resume_with_dependents(job: Job, states: Sequence[JobState], *, command: Sequence[str] = WORKER_COMMAND,
@@ -73,8 +73,9 @@ def resume_with_dependents(job: Job, states: Sequence[JobState], *, command: Seq
     """
     resume(job, command=command, changes=changes)
     resumed = [job]
-    for dependent in sorted((state.job for state in states), key=lambda one: (one.created, one.id)):
-        if {one.id for one in resumed} & set(dependent.after):
+    # In the order of creation, so that jobs that depend on dependents follow.
+    for dependent in sorted((state.job for state in states), key=lambda candidate: (candidate.created, candidate.id)):
+        if {resumed_job.id for resumed_job in resumed} & set(dependent.after):
             state = read_state(dependent)
             if state.status == "skipped" or (state.resumable and state.started_at is None):
                 resume(dependent, command=command)
@@ -90,6 +91,7 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False,
 
     Raises `AlreadyRunning` if its worker is alive, and `UserError` if it has run before and this is no resume.
     """
+    # The holder of the lock is the only writer of the journal.
     lock = FileLock.acquire(job.lock)
     until = time.monotonic() + _WORKER_EXIT_S
     while lock is None and resuming and time.monotonic() < until and JobReader(job).state().resumable:
@@ -97,20 +99,23 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False,
         lock = FileLock.acquire(job.lock)
     if lock is None:
         raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
+
+    # With the lock held, the state cannot change any more.
     try:
-        now = JobReader(job).state(worker_alive=False)
-        if resuming and not now.resumable:
+        state = JobReader(job).state(worker_alive=False)
+        if resuming and not state.resumable:
             raise UserError(
-                f"{job.id} cannot be resumed: it is {STATUS_TITLES[now.status]}.",
+                f"{job.id} cannot be resumed: it is {STATUS_TITLES[state.status]}.",
                 "Only a job that was stopped, failed or crashed can be resumed; start a new one"
                 + (f", for example from its weights: --init-from run:{job.id}; on the page: "
                    f"{TrainOptions.model_fields['init_from'].title} on the Train tab. Or return to an earlier "
                    f"checkpoint of it: --resume {job.id}@STEP."
-                   if job.verb == "train" and now.status == "finished" else "."),
+                   if job.verb == "train" and state.status == "finished" else "."),
             )
-        if not resuming and now.status != "created":
-            raise UserError(f"{job.id} has already run: it is {STATUS_TITLES[now.status]}.",
+        if not resuming and state.status != "created":
+            raise UserError(f"{job.id} has already run: it is {STATUS_TITLES[state.status]}.",
                             "Resume it, or start a new one.")
+
         job, changed = change_options(job, changes) if changes else (job, ())
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
@@ -146,6 +151,7 @@ def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> No
     Signals go only to the process that the lock file names, and only while the lock is held.
     """
     job.request_stop()
+    # After the first signal the worker may still save; the second cannot be ignored.
     if _send_signal(job, signal.SIGTERM) and not _wait_for_exit(job, grace_s):
         _send_signal(job, signal.SIGKILL)
         if not _wait_for_exit(job, timeout_s):
@@ -153,6 +159,7 @@ def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> No
                 f"{job.id} did not end within {timeout_s:g} s of being killed.",
                 f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
             )
+
     note_stopped(job, f"Stopped by force. {checkpoint_names.resume_point(job)}", ("crashed",))
 
 
@@ -161,15 +168,16 @@ def wait(job: Job, timeout_s: float | None = None) -> JobState:
     reader = JobReader(job)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        now = reader.state()
-        if now.ended or (deadline is not None and time.monotonic() >= deadline):
-            return now
+        state = reader.state()
+        if state.ended or (deadline is not None and time.monotonic() >= deadline):
+            return state
         time.sleep(_POLL_S)
 
 
 def log_tail(job: Job, max_bytes: int = 8192) -> str:
     """The last whole lines of the job's log, at most `max_bytes` of it."""
     try:
+        # A workspace may come from somebody else, and its links must not show other files.
         if not job.log.resolve().is_relative_to(job.directory.resolve()):
             return "The log is a link to a file outside the job's folder; it is not shown."
         if job.log.exists() and not job.log.is_file():
@@ -212,6 +220,7 @@ def _send_signal(job: Job, number: signal.Signals) -> bool:
     """Send `number` to the worker, or to its whole process group if it has its own. False if no process is there."""
     if not locks.is_held(job.lock):
         return False
+    # The group includes the ranks of a training; a worker without its own group may share one with other programs.
     pid, _, group = locks.read_holder(job.lock).partition(" ")
     if not pid.isdigit():
         raise UserError(f"{job.id} is starting.", "Try again in a second.")

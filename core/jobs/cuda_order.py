@@ -21,13 +21,13 @@ def uuids(driver: Any) -> list[str]:
     count = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
         return []
-    found = []
+    names = []
     for ordinal in range(count.value):
         device, name = ctypes.c_int(), (ctypes.c_ubyte * 16)()
         if driver.cuDeviceGet(ctypes.byref(device), ordinal) or driver.cuDeviceGetUuid(ctypes.byref(name), device):
             return []
-        found.append(f"GPU-{uuid.UUID(bytes=bytes(name))}")
-    return found
+        names.append(f"GPU-{uuid.UUID(bytes=bytes(name))}")
+    return names
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ class Evaluated(Event):
     text_loss: float | None = None
     accuracy: float | None = None
     languages: dict[str, dict[str, float]] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)  # of the new languages' samples, see `METRICS`
+    metrics: dict[str, float] = field(default_factory=dict)  # means over the new languages' samples, see `METRICS`
 
 
 @dataclass(frozen=True)
@@ -172,13 +172,13 @@ class AudioGenerated(Event):
     duration_s: float
     seconds: float = 0.0
     error: float | None = None
-    transcript: str = ""  # by the recogniser
+    transcript: str = ""  # the recogniser's
     spectrogram: str = ""
     note: str = ""  # how the synthesized text differs from `text`
     unmeasured: str = ""  # why there is no error, if the chosen recogniser is not available
     scoring: bool = False  # the event is repeated later with the score
     finish_reason: str = "stop"  # see `models.base.FinishReason`
-    measured_by: str = ""  # who measured the error, if it is a recogniser of the dataset
+    measured_by: str = ""  # the recogniser of the dataset, if that measured the error
 
 
 CLIPS_ARCHIVE = "clips.zip"
@@ -271,12 +271,12 @@ _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63,
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
-    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(element, str) for element in value),
     "Result": lambda value: isinstance(value, dict) and all(
-        one is None or isinstance(one, str | bool) or _is_number(one) for one in value.values()),
+        entry is None or isinstance(entry, str | bool) or _is_number(entry) for entry in value.values()),
     "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "dict[str, dict[str, float]]": lambda value: isinstance(value, dict) and all(
-        isinstance(one, dict) and all(map(_is_number, one.values())) for one in value.values()),
+        isinstance(entry, dict) and all(map(_is_number, entry.values())) for entry in value.values()),
 }
 _TYPE_CHECKS["dict[str, int]"] = _TYPE_CHECKS["dict[str, float]"]
 
@@ -305,6 +305,7 @@ def decode(line: bytes) -> Event:
     try:
         values: dict[str, Any] = foreign.loads(line)
         kind = _KINDS[values.pop("event")]
+        # Fields of a newer version are ignored.
         checks = _CHECKS[kind]
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
@@ -336,6 +337,7 @@ class Journal:
             size = os.fstat(self._descriptor).st_size
             if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # the line of a writer that was killed
                 data = b"\n" + data
+            # A write may take only a part of the line.
             while data:
                 data = data[os.write(self._descriptor, data):]
             if isinstance(event, TERMINAL):
@@ -362,8 +364,9 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
             data = file.read()
     except FileNotFoundError:
         return [], 0
-    whole = data[:data.rfind(b"\n") + 1]
-    return [decode(line) for line in whole.split(b"\n") if line.strip()], offset + len(whole)
+    # The last line may still be in writing.
+    lines = data[:data.rfind(b"\n") + 1]
+    return [decode(line) for line in lines.split(b"\n") if line.strip()], offset + len(lines)
 
 
 def _write_error(path: Path, error: OSError) -> UserError:

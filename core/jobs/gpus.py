@@ -27,7 +27,7 @@ _PROGRAM = "nvidia-smi"
 _QUERY = ("--query-gpu=index,uuid,name,memory.total,memory.free,utilization.gpu", "--format=csv,noheader,nounits")
 _GPU_LINE = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[^)]+)\)")
 _MIG_LINE = re.compile(r"MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
-_MIG = " MIG "  # in the name of an instance
+_MIG = " MIG "  # separator in the name of an instance
 _CUDA_ORDER = Path(__file__).with_name("cuda_order.py")
 _TIMEOUT_S = 10.0
 _FRESH_S = 15.0
@@ -39,7 +39,7 @@ Probe = Callable[[], tuple["Gpu", ...]]
 class Gpu:
     """One GPU, or one MIG instance of a GPU, at one moment."""
 
-    index: int  # of nvidia-smi, which counts by PCI bus
+    index: int  # nvidia-smi's number, which counts by PCI bus
     uuid: str
     name: str
     total_mib: int
@@ -74,8 +74,8 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 def find_driver_cuda() -> str:
     """The newest CUDA that the driver runs, such as "12.4"; empty without a driver."""
-    found = re.search(r"CUDA Version: ([\d.]+)", _output(_PROGRAM))
-    return found[1] if found else ""
+    match = re.search(r"CUDA Version: ([\d.]+)", _output(_PROGRAM))
+    return match[1] if match else ""
 
 
 def _output(*command: str) -> str:
@@ -105,16 +105,19 @@ def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[G
     memory = _instance_memory(report)
     whole_gpus = {gpu.uuid: [gpu] for gpu in gpus}
     instances: dict[str, list[Gpu]] = {}
+    # The lines of a GPU's instances follow its own line.
     index, name, gpu_uuid = 0, "", ""
     for line in listing.splitlines():
-        if whole := _GPU_LINE.match(line.strip()):
-            index, name, gpu_uuid = int(whole[1]), whole[2], whole[3]
+        if gpu_match := _GPU_LINE.match(line.strip()):
+            index, name, gpu_uuid = int(gpu_match[1]), gpu_match[2], gpu_match[3]
         elif (part := _MIG_LINE.match(line.strip())) and (gpu_uuid, int(part[2])) in memory:
             total, free = memory[gpu_uuid, int(part[2])]
             instance = Gpu(index, part[3], f"{name}{_MIG}{part[1]}", total, free, None, gpu_uuid)
             instances.setdefault(gpu_uuid, []).append(instance)
-    by_index = sorted({**whole_gpus, **instances}.values(), key=lambda some: some[0].index)
-    return tuple(gpu for some in by_index for gpu in some)
+
+    # Instances replace the GPU that they are a part of.
+    by_index = sorted({**whole_gpus, **instances}.values(), key=lambda group: group[0].index)
+    return tuple(gpu for group in by_index for gpu in group)
 
 
 def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
@@ -145,6 +148,7 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str],
     A process can use one MIG instance, and none beside whole GPUs.
     """
     names = environment.get("CUDA_VISIBLE_DEVICES")
+    # Without a list all are visible, whole GPUs first, as in CUDA.
     visible: list[Gpu] = []
     if names is None:
         visible = sorted(gpus, key=lambda gpu: gpu.parent_uuid != "")
@@ -153,6 +157,7 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str],
         if gpu is None or gpu in visible:
             break
         visible.append(gpu)
+
     if visible and visible[0].parent_uuid:
         return tuple(visible[:1])
     return tuple(gpu for gpu in visible if not gpu.parent_uuid)
@@ -166,6 +171,7 @@ def _named(name: str, gpus: Sequence[Gpu], environment: Mapping[str, str],
         return next((gpu for gpu in gpus if gpu.gpu_uuid == gpu_uuid), None)
     if not name.startswith(("GPU-", "MIG-")):
         return None
+    # The beginning of a UUID names a GPU if it fits one only.
     fitting = [gpu for gpu in gpus if (gpu.gpu_uuid if name.startswith("GPU-") else gpu.uuid).startswith(name)]
     uuids = {gpu.gpu_uuid if name.startswith("GPU-") else gpu.uuid for gpu in fitting}
     return fitting[0] if len(uuids) == 1 else None
@@ -223,11 +229,14 @@ class GpuWait:
         if self._job.device != "cuda":
             self._reporter.emit(WarningRaised("Waiting for a GPU has no effect: this job runs on the CPU."))
             return None
+
         gpus = self._probe()
         if not gpus:
             self._reporter.emit(WarningRaised("It cannot wait for a free GPU: nvidia-smi does not answer here. "
                                               "It starts now."))
             return None
+
+        # On a machine with fewer GPUs than processes, the job waits for all of them.
         free = [gpu for gpu in gpus if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
         if len(free) >= min(options.processes, len(gpus)):
             free.sort(key=lambda gpu: -gpu.free_mib)
@@ -235,6 +244,8 @@ class GpuWait:
             names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
             sys.stdout.write(f"Free GPUs: {names}\n")
             return None
+
+        # Free memory changes all the time, and each reason is an event.
         reason = wait_reason(gpus, options)
         if _without_numbers(reason) != _without_numbers(self._reason):
             self._reason = reason
@@ -244,20 +255,21 @@ class GpuWait:
 def is_free(gpu: Gpu, free_gib: float, idle: bool) -> bool:
     """Whether `gpu` has so much free memory and, where it must be `idle`, no other program uses it."""
     used = gpu.total_mib - gpu.free_mib
+    # A MIG instance reports no load, so only its memory tells.
     in_use = (gpu.utilization_percent or 0) > IDLE_LOAD or used > IDLE_USED_MIB
     return gpu.free_gib >= free_gib and not (idle and in_use)
 
 
 def wait_reason(gpus: Sequence[Gpu], options: TrainOptions) -> str:
     """What the job waits for, and what there is."""
-    wanted = " and ".join(part for part in (
+    demands = " and ".join(part for part in (
         f"{options.wait_for_gpu_gib:g} GiB of free memory" if options.wait_for_gpu_gib else "",
         "no other program at work" if options.wait_for_idle_gpu else "") if part)
     count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(gpus))} GPUs"
     memory = "; ".join(f"GPU {gpu.index} has {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free"
                        + (f", {gpu.utilization_percent}% load" if gpu.utilization_percent is not None else "")
                        for gpu in gpus)
-    return f"Waiting for {count} with {wanted}: {memory}."
+    return f"Waiting for {count} with {demands}: {memory}."
 
 
 def _without_numbers(reason: str) -> str:

@@ -26,7 +26,7 @@ from core.workspace import Workspace, resolve_inside
 from data.durable_files import atomic_directory, write_text
 
 NO_DEVICE = "none"
-DEVICE_FILES = Path("/dev")  # where the driver shows its GPUs; a test shows others
+DEVICE_FILES = Path("/dev")  # the driver shows its GPUs here; a test shows others
 
 
 @dataclass(frozen=True)
@@ -83,22 +83,22 @@ class Job:
 
 def change_options(job: Job, changes: Mapping[str, object]) -> tuple[Job, tuple[str, ...]]:
     """Write the options of a training with `changes`. Returns the job and what changed; for the holder of its lock."""
-    before = parse_options(TrainOptions, job.settings)
-    after = resume_options.with_changes(job.id, before, changes)
+    options = parse_options(TrainOptions, job.settings)
+    updated = resume_options.with_changes(job.id, options, changes)
     path = job.directory / "config.yaml"
-    values = {**foreign.read_yaml(path), "options": after.model_dump(mode="json")}
+    values = {**foreign.read_yaml(path), "options": updated.model_dump(mode="json")}
     try:
         write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}.", "Free some disk space, then resume it.",
                         ErrorKind.ENVIRONMENT) from error
-    return load_job_directory(job.directory), resume_options.describe_changes(before, after)
+    return load_job_directory(job.directory), resume_options.describe_changes(options, updated)
 
 
 def public_name(source: str) -> str:
     """`source` as others may read it: an address without user, password and query, which may hold a signature."""
-    found = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
-    return f"{found[1]}://{found[2].rpartition('@')[2]}{found[3]}" if found else source
+    match = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
+    return f"{match[1]}://{match[2].rpartition('@')[2]}{match[3]}" if match else source
 
 
 def public_settings(settings: Mapping[str, object]) -> dict[str, object]:
@@ -116,15 +116,19 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
     assert isinstance(options, VERBS[verb].options), f"{verb} does not take {type(options).__name__}"
     for earlier in after:
         workspace.run(earlier)
+
+    # Short ids are completed now, because later jobs may have ids that begin in the same way.
     directory = resolve_inside(workspace.runs, job_id or _new_id(workspace, verb))
     settings = with_whole_ids(workspace, verb, options).model_dump(mode="json")
     job = Job(directory, verb, choose_device(verb, settings), tuple(after), time.time(), settings)
+
+    # The folder appears with its configuration or not at all.
     try:
         with atomic_directory(directory, "Free some disk space or choose another workspace.") as temporary:
             values = {"verb": verb, "device": job.device, "after": list(after), "created": job.created,
                       "options": job.settings}
             path = temporary / "config.yaml"
-            # a resume needs an address as it was given, with its password
+            # A resume needs an address as it was given, with its password.
             path.touch(mode=0o644 if public_settings(settings) == settings else 0o600)
             path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except UserError:
@@ -138,10 +142,10 @@ def with_whole_ids(workspace: Workspace, verb: str, options: SomeOptions) -> Som
     changes = dict[str, object]()
     for name, kind in VERBS[verb].needs.items():
         value = getattr(options, name)
-        whole = (tuple(map(workspace.whole_reference, value)) if isinstance(value, tuple)
-                 else workspace.whole_id(value) if kind == "run" else workspace.whole_reference(value))
-        if whole != value:
-            changes[name] = whole
+        full = (tuple(map(workspace.whole_reference, value)) if isinstance(value, tuple)
+                else workspace.whole_id(value) if kind == "run" else workspace.whole_reference(value))
+        if full != value:
+            changes[name] = full
     return options.model_copy(update=changes) if changes else options
 
 

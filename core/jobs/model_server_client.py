@@ -70,10 +70,13 @@ class ModelServerClient:
         Raises `ModelServerDied` if the server ends before it answers.
         """
         self.folder.mkdir(exist_ok=True)
-        for left in (*self.folder.glob(f"{TAKEN}-*"), *self.folder.glob(f"{ANSWER}-*")):
-            left.unlink(missing_ok=True)
+        # Remove the files of clients that were killed.
+        for leftover in (*self.folder.glob(f"{TAKEN}-*"), *self.folder.glob(f"{ANSWER}-*")):
+            leftover.unlink(missing_ok=True)
+
+        # The lock on the request tells the server that the client is alive.
         token = uuid.uuid4().hex[:12]
-        request, taken, answer = (self.folder / f"{name}-{token}" for name in (REQUEST, TAKEN, ANSWER))
+        request, accepted, answer = (self.folder / f"{name}-{token}" for name in (REQUEST, TAKEN, ANSWER))
         hidden = self.folder / f".{request.name}"
         lock = FileLock.acquire(hidden)
         assert lock is not None, "no other process knows the name"
@@ -83,7 +86,7 @@ class ModelServerClient:
             return self._wait_for(answer, request, command)
         finally:
             lock.release()
-            for path in (request, taken, answer):
+            for path in (request, accepted, answer):
                 path.unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -95,6 +98,7 @@ class ModelServerClient:
             if pid.isdigit():
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), number)
+
             deadline = time.monotonic() + _EXIT_TIMEOUT_S
             while self.running and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -110,6 +114,7 @@ class ModelServerClient:
             running = self.running  # checked before the answer is read, because a server answers before it ends
             with suppress(FileNotFoundError):
                 return decode(answer.read_bytes())
+            # A request that was taken is not repeated: its job may be the reason that the server died.
             if not running:
                 if not request.exists() or len(started) == _STARTS:
                     raise ModelServerDied(started[-1].wait() if started else None)
@@ -125,6 +130,7 @@ class ModelServerClient:
         lock.write("")  # without the old process id, which another process may have by now: `stop` would kill it
         log = self.folder / "output.log"
         log.unlink(missing_ok=True)
+        # The server inherits the lock, so there is no moment without a holder.
         words = [*command, str(self.workspace.path), self.device]
         process = control.start_process("The model server", words, lock, log)
         lock.write(str(process.pid))

@@ -30,21 +30,22 @@ def exit_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def watch_processes(others: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE_S) -> Iterator[None]:
-    """Context: if one of `others` dies and the context is not left within `grace` seconds, kill them and this process.
+def watch_processes(processes: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE_S) -> Iterator[None]:
+    """Kill `processes` and this process if one of them dies and the context is not left within `grace` seconds.
 
     The reason is written to standard error.
     """
-    left = threading.Event()
+    exited = threading.Event()
 
     def watch() -> None:
-        while not left.wait(_INTERVAL_S):
-            codes = [code for process in others if (code := process.poll()) is not None]
-            if codes and not left.wait(grace):
+        while not exited.wait(_INTERVAL_S):
+            codes = [code for process in processes if (code := process.poll()) is not None]
+            if codes and not exited.wait(grace):
                 sys.stderr.write(f"Another process of this training ended (exit code {codes[0]}), and this one did "
                                  f"not notice within {grace:g} s.\n")
                 sys.stderr.flush()
-                for process in others:
+                # No exception could end this process: its main thread waits inside NCCL.
+                for process in processes:
                     process.kill()
                 os._exit(ABANDONED_EXIT_CODE)
 
@@ -53,5 +54,5 @@ def watch_processes(others: Sequence[subprocess.Popen[bytes]], grace: float = _G
     try:
         yield
     finally:
-        left.set()
+        exited.set()
         watcher.join()

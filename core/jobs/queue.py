@@ -51,11 +51,15 @@ def wait_for_turn(job: Job, reporter: Reporter,
                 continue
             raise _deleted_error(name)
         readers[name] = JobReader(load_job(job.workspace, name))
+
     _wait(reporter, lambda: _pending_dependency(readers))
     if job.device == NO_DEVICE:
         return None
+
     if readers and VERBS[job.verb].preempted_by:
         time.sleep(2 * _POLL_S)  # another job that waited for the same one joins the queue first, within one poll
+
+    # The ticket is the job's place in the queue; it is removed when the device's lock is held.
     ticket = _Ticket(job, wait_reason)
     try:
         _wait(reporter, ticket.acquire_or_reason)
@@ -81,6 +85,7 @@ def _wait(reporter: Reporter, wait_reason: Callable[[], str | None]) -> None:
 
 
 def _pending_dependency(readers: Mapping[str, JobReader]) -> str | None:
+    # The first dependency that did not finish decides.
     for name, reader in readers.items():
         state = reader.state()
         if state.ended and state.status != "finished":
@@ -110,13 +115,16 @@ class _Ticket:
         self._job, self._wait_reason = job, wait_reason
         self._queue = job.workspace.devices / job.device
         self._queue.mkdir(exist_ok=True)
-        self._failed_checks = 0  # in a row, with the device free and the job not ready for it
-        self._reason: str | None = None  # of the last check
+        self._failed_checks = 0  # checks in a row with the device free and the job not ready for it
+        self._reason: str | None = None  # why the last check failed
         self._next_check = 0.0
         self.device_lock: FileLock | None = None
+
+        # Remove tickets whose workers were killed.
         for abandoned in self._queue.glob(f"{_NOT_READY}*"):
             if not locks.is_held(abandoned):
                 abandoned.unlink(missing_ok=True)
+
         name = self._name()
         hidden = self._queue / f".{name}"  # others delete unlocked tickets, so it is locked before they can see it
         lock = FileLock.acquire(hidden)
@@ -127,17 +135,24 @@ class _Ticket:
         """Acquire the device's lock if it is the job's turn. Returns why the job waits, None if it has the lock."""
         device, name = self._job.device, self._name()
         behind = _NOT_READY if self._failed_checks >= _MAX_FAILED_CHECKS else ""
+        # The name follows the job's position, which a person may change, and whether it is ready.
         self._path = self._path.rename(self._queue / f"{behind}{name}")
+
+        # The first job in the queue whose worker is alive has its turn.
         device_path = self._job.workspace.devices / f"{device}.lock"
-        if first := self._first_before(name):
+        if job_ahead := self._first_before(name):
             self._failed_checks = 0
-            return f"Waiting for {device}: {first} is ahead in the queue."
+            return f"Waiting for {device}: {job_ahead} is ahead in the queue."
+        # A job that is not ready checks again after a while, unless the device was taken meanwhile.
         if self._failed_checks and time.monotonic() < self._next_check and not locks.is_held(device_path):
             return self._reason
+
         lock = FileLock.acquire(device_path, timeout_s=0.0)
         if lock is None:
             self._failed_checks = 0
             return f"Waiting for {device}: {locks.read_holder(device_path) or 'another job'} is using it."
+
+        # The device is free; the job keeps its lock if it is ready.
         try:
             self._reason = self._wait_reason()
         except BaseException:
@@ -195,7 +210,7 @@ def _preempting_positions(job: Job) -> list[float]:
 
     Jobs behind that one do not count: `job` would wait for a job that itself waits for `job`.
     """
-    queue, found = job.workspace.devices / job.device, list[float]()
+    queue, positions = job.workspace.devices / job.device, list[float]()
     for name in sorted(entry for entry in os.listdir(queue) if entry[0].isdigit()) if queue.is_dir() else ():
         position, _, other = name.partition(" ")
         if not locks.is_held(queue / name):
@@ -205,8 +220,8 @@ def _preempting_positions(job: Job) -> list[float]:
                 break
         except UserError:  # it was deleted meanwhile
             continue
-        found.append(float(position))
-    return found
+        positions.append(float(position))
+    return positions
 
 
 def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -> None:
@@ -218,13 +233,16 @@ def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -
     if moved is None or not moved.alive or moved.has_device or moved.job.device == NO_DEVICE:
         raise UserError(f"{name} does not wait for a device: it is {moved.status if moved else 'unknown'}.",
                         "Only a job that waits in the queue of a device can be moved.")
-    others = [state for state in queue_order(states) if state.alive and not state.has_device and state.id != name
-              and state.job.device == moved.job.device]
-    positions = [queue_position(state.job) for state in others]
+    # A position is a number, so that a job moves without a change to the others.
+    waiting_states = [state for state in queue_order(states) if state.alive and not state.has_device
+                      and state.id != name and state.job.device == moved.job.device]
+    positions = [queue_position(state.job) for state in waiting_states]
     moved_key = queue_position(moved.job), name
-    index = sum((position, state.id) < moved_key for position, state in zip(positions, others, strict=True))
-    last = len(others)
+    index = sum((position, state.id) < moved_key for position, state in zip(positions, waiting_states, strict=True))
+    last = len(waiting_states)
     target = {"first": 0, "earlier": max(0, index - 1), "later": min(last, index + 1), "last": last}[direction]
+
+    # `positions` does not contain the moved job.
     if target == index:
         return
     if target == 0:

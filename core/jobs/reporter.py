@@ -105,12 +105,12 @@ class CombinedProgress:
 
     def part(self, size: int) -> ProgressCallback:
         """The callback for the next part; its progress, in any unit, is scaled to 0 to `size` of the total."""
-        before, self._before = self._before, self._before + size
+        offset, self._before = self._before, self._before + size
 
         def report(part: Progress) -> None:
             share = part.done / part.total if part.total else 0.0
             note = part.note if part.unit == self._unit else f"({part.unit} {part.note})"
-            self._progress(Progress(before + round(size * share), self._total, self._unit, note))
+            self._progress(Progress(offset + round(size * share), self._total, self._unit, note))
 
         return report
 
@@ -143,10 +143,11 @@ class JournalReporter:
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Progress):
-            now = time.monotonic()
-            if event.done != event.total and now < self._progress_due:
+            time_s = time.monotonic()
+            # The last one of a count shows that it is complete.
+            if event.done != event.total and time_s < self._progress_due:
                 return
-            self._progress_due = now + _PROGRESS_INTERVAL_S
+            self._progress_due = time_s + _PROGRESS_INTERVAL_S
         stamped = self._journal.append(event)
         self._log(stamped)
         if self._listener:
@@ -161,6 +162,7 @@ class JournalReporter:
             return
         if isinstance(event, Failed) and event.traceback:
             text += "\n" + event.traceback.rstrip()
+
         path = self.directory / "output.log"
         with suppress(OSError), open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}\n")
@@ -179,6 +181,8 @@ def describe(event: Event) -> str:
             return "\n".join(event.lines)
         case Progress():
             return describe_progress(event)
+
+        # Events of a training.
         case Step():
             memory = (f"  {event.memory_of} memory at most {memory_text(event.memory_bytes)}"
                       if event.memory_bytes is not None else "")
@@ -186,17 +190,21 @@ def describe(event: Event) -> str:
                     f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{memory}")
         case Evaluated():
             errors = "".join(f"  {code} CER {error:.1%}" for code, error in event.errors.items())
-            more = "" if event.text_loss is None or event.accuracy is None else (
+            details = "" if event.text_loss is None or event.accuracy is None else (
                 f"  text loss {event.text_loss:.4f}  top-1 {event.accuracy:.1%}")
-            others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
+            other_losses = "".join(f"  {code} {losses['speech_loss']:.4f}"
+                                   for code, losses in list(event.languages.items())[1:])
             metrics = "".join(f"  {name} {value:.3f}" for name, value in event.metrics.items())
-            return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}{metrics}"
+            return (f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{details}{other_losses}{errors}"
+                    f"{metrics}")
         case SampleGenerated():
             return f"step {event.step}: sample [{event.language}] {event.text}{_cer_text(event.error)} -> {event.path}"
         case AudioGenerated():
             return f"{event.side} [{event.language}] {event.text}{_cer_text(event.error)} -> {event.path}"
         case CheckpointSaved():
             return f"step {event.step}: {'best checkpoint so far' if event.best else f'saved {event.path}'}"
+
+        # Warnings, and how a job ends.
         case WarningRaised():
             return f"Warning: {event.message}"
         case Finished():
@@ -213,11 +221,11 @@ def describe(event: Event) -> str:
 
 def describe_progress(event: Progress) -> str:
     """Such as `3.2 MB of 9.0 MB t3.safetensors, 1.4 MB/s, 4 s left` or `120/300 clips`."""
-    known = [value for value in (event.done, event.total) if value is not None]
+    numbers = [value for value in (event.done, event.total) if value is not None]
     if event.unit == "bytes":
-        counts, speed = " of ".join(map(size_text, known)), f"{size_text(event.per_second or 0)}/s"
+        counts, speed = " of ".join(map(size_text, numbers)), f"{size_text(event.per_second or 0)}/s"
     else:
-        counts = f"{'/'.join(f'{value:g}' for value in known)} {event.unit}"
+        counts = f"{'/'.join(f'{value:g}' for value in numbers)} {event.unit}"
         speed = f"{event.per_second or 0:g} {event.unit}/s"
     parts = [f"{counts} {event.note}".rstrip()]
     if event.per_second:
@@ -249,13 +257,14 @@ def duration_text(seconds: float | None) -> str:
     """Such as `8 s`, `3 min 20 s` or `2 h 5 min`, rounded to the last unit that is shown; `unknown` for None."""
     if seconds is None or not math.isfinite(seconds):
         return "unknown"
-    whole = round(max(0.0, seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod((whole + 30) // 60, 60)
+    total = round(max(0.0, seconds))
+    if total < 60:
+        return f"{total} s"
+    # Seconds are shown up to ten minutes.
+    if total < 600:
+        minutes, remainder = divmod(total, 60)
+        return f"{minutes} min {remainder} s" if remainder else f"{minutes} min"
+    hours, minutes = divmod((total + 30) // 60, 60)
     if not hours:
         return f"{minutes} min"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"

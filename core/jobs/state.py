@@ -85,16 +85,16 @@ _STEP_LISTS = ("steps", "evaluations", "samples", "checkpoints")
 class JobState:
     """A job at one moment. Times are seconds since 1970, durations seconds."""
 
-    job: Job  # with the device of the last attempt
+    job: Job  # its device is that of the last attempt
     status: Status = "created"
     title: str = ""  # the display name; empty: none
     reason: str = ""  # why it waits
     attempt: int = 0
-    started_at: float | None = None  # of the last attempt
+    started_at: float | None = None  # the last attempt's
     earlier_s: float = 0.0  # how long the attempts before it ran
     ended_at: float | None = None
     progress: Progress | None = None
-    units_per_s: float | None = None  # of `progress`, over the last half minute
+    units_per_s: float | None = None  # units of `progress`, over the last half minute
     eta_s: float | None = None
     stages: Sequence[Stage] = ()
     plan: Plan | None = None
@@ -106,10 +106,10 @@ class JobState:
     audio_chunks: Sequence[AudioChunk] = ()
     warnings: Sequence[str] = ()
     result: Result | None = None
-    message: str = ""  # of the failure or the stop
+    message: str = ""  # why it failed or stopped
     hint: str = ""
     traceback: str = ""
-    error_kind: str = ""  # of a failure, a `config.errors.ErrorKind`
+    error_kind: str = ""  # a `config.errors.ErrorKind`, if it failed
     exit_code: int | None = None
     interrupted: bool = False  # its processes ended, and no person had requested it
     changes: Sequence[str] = ()  # options that this attempt has and the one before had not
@@ -150,8 +150,8 @@ class JobState:
     @property
     def seconds(self) -> float:
         """How long all attempts ran, or have run."""
-        now = 0.0 if self.started_at is None else (self.ended_at or time.time()) - self.started_at
-        return self.earlier_s + now
+        present_s = 0.0 if self.started_at is None else (self.ended_at or time.time()) - self.started_at
+        return self.earlier_s + present_s
 
 
 class JobStateReducer:
@@ -178,6 +178,7 @@ class JobStateReducer:
         if not isinstance(event, Queued | Renamed):
             self._worked_at = max(self._worked_at, event.time)
         match event:
+            # Events that change the status.
             case Queued():
                 self._begin_attempt(event)
             case Waiting():
@@ -195,6 +196,8 @@ class JobStateReducer:
             case Stopped():
                 self._set(status="stopped", reason="", message=event.message, ended_at=event.time,
                           interrupted=event.terminated)
+
+            # Events of the running attempt.
             case Stage():
                 self._stage(event)
             case Plan():
@@ -204,12 +207,12 @@ class JobStateReducer:
             case Step():
                 self._step(event)
             case CheckpointSaved():  # again when it is the best, and by a resumed run
-                others = (one for one in self._lists["checkpoints"] if one.step != event.step)
-                self._lists["checkpoints"] = [*others, event]
+                checkpoints = (checkpoint for checkpoint in self._lists["checkpoints"] if checkpoint.step != event.step)
+                self._lists["checkpoints"] = [*checkpoints, event]
                 self._set(restarts=0)
             case AudioGenerated():  # emitted when it can be played, and again with its score
                 clips = self._lists["audio"]
-                clips[:] = [one for one in clips if (one.side, one.index) != (event.side, event.index)]
+                clips[:] = [clip for clip in clips if (clip.side, clip.index) != (event.side, event.index)]
                 clips.append(event)
             case Renamed():
                 self._set(title=event.name)
@@ -225,6 +228,7 @@ class JobStateReducer:
         """Drop what belongs only to the last attempt, and keep the steps, which a resumed run continues."""
         last = self._state
         job = replace(last.job, device=event.device or last.job.device)
+        # An attempt that never started does not count as a restart.
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
         earlier_s = last.earlier_s + (0.0 if last.started_at is None else self._worked_at - last.started_at)
         self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title,
@@ -244,6 +248,7 @@ class JobStateReducer:
 
     def _progress(self, event: Progress) -> None:
         last = self._latest
+        # Another count has another speed.
         if last and ((last.unit, last.total) != (event.unit, event.total) or event.done < last.done):
             self._recent.clear()
         self._latest = event
@@ -256,7 +261,7 @@ class JobStateReducer:
         steps = self._lists["steps"]
         if steps and event.step <= steps[-1].step:
             for name in _STEP_LISTS:
-                self._lists[name][:] = [one for one in self._lists[name] if one.step < event.step]
+                self._lists[name][:] = [earlier for earlier in self._lists[name] if earlier.step < event.step]
         steps.append(event)
         self._progress(Progress(event.step, event.total_steps, "steps", time=event.time))
 
@@ -265,8 +270,8 @@ class JobStateReducer:
             return self._latest.per_second
         if self._state.ended_at or len(self._recent) < 2 or self._recent[-1][0] <= self._recent[0][0]:
             return None
-        (began, first), (now, last) = self._recent[0], self._recent[-1]
-        return (last - first) / (now - began)
+        (start_time, start_count), (end_time, end_count) = self._recent[0], self._recent[-1]
+        return (end_count - start_count) / (end_time - start_time)
 
     def _eta(self, units_per_s: float | None) -> float | None:
         progress = self._latest
@@ -274,13 +279,14 @@ class JobStateReducer:
             return None
         stages: list[Stage] = self._lists["stages"]
         steps: list[Step] = self._lists["steps"]
+        # A training reports how long it will take, which counts samples and validations too.
         is_training = progress.unit == "steps" or not (stages and stages[-1].seconds is None)
         if steps and is_training and steps[-1].seconds_left is not None:
             return steps[-1].seconds_left  # also while samples are synthesized between steps
         if progress.per_second is not None:
             return progress.seconds_left
         if not units_per_s or progress.total is None or progress.done >= progress.total:
-            return None  # what comes after all is counted has not been timed
+            return None  # all is counted, and the work after it has not been timed
         return (progress.total - progress.done) / units_per_s
 
 
@@ -319,6 +325,8 @@ class JobReader:
             self._read()
             if self._last is None or isinstance(self._last, TERMINAL):
                 return self._snapshot()
+
+            # A worker that died wrote no last event.
             alive = locks.is_held(self.job.lock) if worker_alive is None else worker_alive
             if not alive and not self._read():  # read again: the last event may have been written just before the end
                 hint = f"{_CRASH_HINT} {checkpoint_names.resume_point(self.job)}"
@@ -345,17 +353,21 @@ class JobReader:
         except OSError as error:
             raise UserError(f"{self.job.journal} cannot be read: {error.strerror}.",
                             "Move the job's folder away.") from error
+
+        # Another file, or a shorter one, is a new journal.
         if status.st_ino != self._inode or status.st_size < self._offset:
             self._reset()
             self._inode = status.st_ino
         if status.st_size == self._offset:
             return False
+
         events, self._offset = read_events(self.job.journal, self._offset)
         for event in events:
             if not isinstance(event, Renamed):
                 self._last_time = event.time
             if isinstance(event, (Queued, Waiting, Started, *TERMINAL)):
                 self._last = event
+            # The attempt has other options than the one before.
             if isinstance(event, Queued) and event.changes:
                 self.job = load_job_directory(self.job.directory)
                 self._reducer.use_options_of(self.job)
@@ -380,13 +392,13 @@ class _JournalList(Sequence[Any]):
         return self._length
 
     @overload
-    def __getitem__(self, at: int) -> Any: ...
+    def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Any]: ...
-    def __getitem__(self, at: int | slice) -> Any:
-        if self._last is not None and at == -1:
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if self._last is not None and index == -1:
             return self._last
-        return _journal_lists(self._job, self._stamp)[self._name][at]
+        return _journal_lists(self._job, self._stamp)[self._name][index]
 
 
 @lru_cache(maxsize=8)
@@ -404,14 +416,15 @@ class EndedJob:
     """What is cached of a job that has ended; valid while its files have the same stamps."""
 
     name: str
-    config_stamp: tuple[int, int]  # of `config.yaml`, see `file_stamp`
+    config_stamp: tuple[int, int]  # see `file_stamp`
     journal_stamp: tuple[int, int]
-    lengths: dict[str, int]  # of the lists that are not cached
+    lengths: dict[str, int]  # lengths of the lists that are not cached
     last_step: Step | None
     state: JobState  # without these lists
 
     @classmethod
     def of(cls, state: JobState, config_stamp: tuple[int, int], journal_stamp: tuple[int, int]) -> EndedJob:
+        # Long lists stay in the journal and are read when somebody looks at the job.
         lengths = {name: length for name in _LISTS.values() if name not in ("stages", "checkpoints")
                    and (length := len(getattr(state, name)))}
         without: dict[str, Any] = dict.fromkeys(lengths, ())
@@ -446,7 +459,7 @@ class JobBoard:
         self._guard = threading.RLock()
         self._readers: dict[str, JobReader] = {}
         self._cached_jobs: dict[str, EndedJob] | None = None  # read from the file, not yet compared with the job
-        self._ended: dict[str, tuple[tuple[int, int], JobState]] = {}  # with the journal's stamp
+        self._ended: dict[str, tuple[tuple[int, int], JobState]] = {}  # journal's stamp, state
         self.damaged: dict[str, str] = {}
         """Folders in `runs` that cannot be read as jobs, with the reason; updated by `states`."""
 
@@ -455,11 +468,15 @@ class JobBoard:
         with self._guard:
             if self._cached_jobs is None:
                 self._cached_jobs = self._read_cache()
+
+            # Forget jobs that were deleted.
             names = self.workspace.list_runs()
-            for known in (self._readers, self._ended, self._cached_jobs):
-                for gone in known.keys() - set(names):
-                    del known[gone]
-            found: list[tuple[float, str, JobState]] = []
+            for jobs in (self._readers, self._ended, self._cached_jobs):
+                for gone in jobs.keys() - set(names):
+                    del jobs[gone]
+
+            # Take ended jobs from the cache, and read the journals of the others.
+            entries: list[tuple[float, str, JobState]] = []
             damaged, new, runs = {}, [], str(self.workspace.runs)
             for name in names:
                 state = self._ended_state(name, f"{runs}/{name}")
@@ -472,10 +489,11 @@ class JobBoard:
                         continue
                     if state.ended and (ended := self._release(state)):
                         new.append(ended)
-                found.append((state.job.created, name, state))
+                entries.append((state.job.created, name, state))
+
             self._append_to_cache(new)
             self.damaged = damaged
-            return [state for _created, _name, state in sorted(found, key=itemgetter(0, 1), reverse=True)]
+            return [state for _created, _name, state in sorted(entries, key=itemgetter(0, 1), reverse=True)]
 
     def state(self, name: str) -> JobState:
         """The state of the job `name`; `UserError` if there is none."""
@@ -495,20 +513,22 @@ class JobBoard:
 
     def _ended_state(self, name: str, folder: str) -> JobState | None:
         """The cached state of an ended job whose journal is unchanged; else None."""
-        if found := self._ended.get(name):
-            stamp, state = found
+        if stamped_state := self._ended.get(name):
+            stamp, state = stamped_state
             if file_stamp(f"{folder}/events.jsonl") == stamp:
                 return state
             del self._ended[name]
-        elif self._cached_jobs and (one := self._cached_jobs.pop(name, None)) and one.config_stamp == file_stamp(
-                f"{folder}/config.yaml") and one.journal_stamp == file_stamp(f"{folder}/events.jsonl"):
-            self._ended[name] = one.journal_stamp, one.restore(self.workspace.runs / name)
+        elif (self._cached_jobs and (cached_job := self._cached_jobs.pop(name, None))
+              and cached_job.config_stamp == file_stamp(f"{folder}/config.yaml")
+              and cached_job.journal_stamp == file_stamp(f"{folder}/events.jsonl")):
+            self._ended[name] = cached_job.journal_stamp, cached_job.restore(self.workspace.runs / name)
             return self._ended[name][1]
         return None
 
     def _release(self, state: JobState) -> EndedJob | None:
         """Replace the reader of an ended job by a cache entry, to free memory. Returns None if it has no reader."""
         name, folder = state.id, self.workspace.runs / state.id
+        # The job may have begun again since its state was read.
         reader, journal = self._readers.get(name), file_stamp(f"{folder}/events.jsonl")
         if reader is None or not reader.has_ended(journal[1]):
             return None
@@ -526,26 +546,28 @@ class JobBoard:
             lines = foreign.read_bytes(self._file, _MAX_CACHE_BYTES).split(b"\n")
         except (OSError, ValueError):
             return {}
-        found: dict[str, EndedJob] = {}
+        ended_jobs: dict[str, EndedJob] = {}
         valid_lines: dict[str, bytes] = {}
-        secret = False  # of a version that cached addresses with their passwords
+        secret = False  # whether an older version cached addresses with their passwords
         for line in filter(None, lines):
             with suppress(ValueError):  # pydantic's error is one
-                one = _ended_job_type().validate_python(foreign.loads(line))
-                if one.state.ended and one.state.verb in VERBS and 0 <= one.state.job.created < MAX_TIME:
-                    public = public_settings(one.state.job.settings)
-                    if public != one.state.job.settings:
+                job = _ended_job_type().validate_python(foreign.loads(line))
+                if job.state.ended and job.state.verb in VERBS and 0 <= job.state.job.created < MAX_TIME:
+                    public = public_settings(job.state.job.settings)
+                    if public != job.state.job.settings:
                         secret = True
-                        one = replace(one, state=replace(one.state, job=replace(one.state.job, settings=public)))
-                        line = json.dumps(_ended_job_type().dump_python(one, mode="json")).encode()
-                    found[one.name], valid_lines[one.name] = one, line
-        if secret or len(lines) > 2 * len(found) + 1000:
+                        job = replace(job, state=replace(job.state, job=replace(job.state.job, settings=public)))
+                        line = json.dumps(_ended_job_type().dump_python(job, mode="json")).encode()
+                    ended_jobs[job.name], valid_lines[job.name] = job, line
+
+        # Rewrite the file without passwords, or when most of its lines are out of date.
+        if secret or len(lines) > 2 * len(ended_jobs) + 1000:
             with suppress(UserError, OSError):
                 write_text(self._file, b"\n".join([*valid_lines.values(), b""]).decode(), sync=False)
-        return found
+        return ended_jobs
 
     def _append_to_cache(self, ended: Iterable[EndedJob]) -> None:
-        lines = [json.dumps(_ended_job_type().dump_python(one, mode="json")) + "\n" for one in ended]
+        lines = [json.dumps(_ended_job_type().dump_python(job, mode="json")) + "\n" for job in ended]
         if lines:
             with suppress(OSError), open(self._file, "a", encoding="ascii", opener=_private) as file:
                 file.write("".join(lines))

@@ -76,22 +76,24 @@ class InterruptedJobs:
 
 def find_interrupted(states: Sequence[JobState]) -> InterruptedJobs:
     """The interrupted jobs of `states`, and those that were skipped because one of them did not finish."""
-    found: dict[str, JobState] = {}
+    resumable: dict[str, JobState] = {}
     withheld: dict[str, tuple[JobState, str]] = {}
-    for state in sorted(states, key=lambda one: (one.job.created, one.id)):
+    for state in sorted(states, key=lambda job_state: (job_state.job.created, job_state.id)):
         needed = set(state.job.after)
-        if not (state.interrupted or (state.status == "skipped" and needed & (found.keys() | withheld.keys()))):
+        # Skipped jobs depend on an interrupted one, and run after it.
+        if not (state.interrupted or (state.status == "skipped" and needed & (resumable.keys() | withheld.keys()))):
             continue
-        if first := next((name for name in state.job.after if name in withheld), ""):
-            withheld[state.id] = state, f"It needs {first}."
+        # A job whose input is withheld cannot run either.
+        if withheld_input := next((name for name in state.job.after if name in withheld), ""):
+            withheld[state.id] = state, f"It needs {withheld_input}."
         elif state.restarts >= MAX_RESTARTS:
             withheld[state.id] = state, (f"It ended with the machine {MAX_RESTARTS} times and saved nothing: it may "
                                          "be the reason that the machine goes down.")
         elif state.job.device == "cuda" and not gpu_is_visible():
             withheld[state.id] = state, "It was queued for a GPU, and this machine has none."
         else:
-            found[state.id] = state
-    return InterruptedJobs(tuple(found.values()), tuple(withheld.values()))
+            resumable[state.id] = state
+    return InterruptedJobs(tuple(resumable.values()), tuple(withheld.values()))
 
 
 def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
@@ -102,10 +104,12 @@ def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
     device comes before those that waited.
     """
     positions = [queue_position(state.job) for state in states]
+    # While a device is locked, no job can take it before all are in its queue.
     held = [lock for device in _DEVICES
             if (lock := FileLock.acquire(workspace.devices / f"{device}.lock", timeout_s=0.0))]
     for lock in held:
         lock.write(_HOLDER)
+
     resumed: list[Job] = []
     try:
         for state in states:
@@ -114,6 +118,8 @@ def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
             with suppress(control.AlreadyRunning):  # another app of this workspace has resumed it
                 control.resume(state.job, command=command, restart=True)
                 resumed.append(state.job)
+
+        # A job that is no longer `queued` has its place in the queue.
         readers = [JobReader(job) for job in resumed]
         deadline = time.monotonic() + _QUEUED_TIMEOUT_S
         while any(reader.state().status == "queued" for reader in readers) and time.monotonic() < deadline:

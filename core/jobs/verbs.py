@@ -60,8 +60,8 @@ class Verb:
     title: str
     module: str  # imported only by the worker
     options: type[Options]
-    tab: str  # of the page
-    example: str  # of its command line
+    tab: str  # the page's tab
+    example: str  # example of its command line
     takes_device: bool = True  # it waits in the queue of a device
     resumes: bool = False  # a second start continues where the first ended
     model_server: bool = False  # the model server may run it

@@ -71,16 +71,18 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
     parser = argparse.ArgumentParser(prog="core.jobs.worker", description="Run one job of a workspace.")
     parser.add_argument("directory", type=Path, help="the job's directory")
     parser.add_argument("--lock", type=int, help="descriptor of the job's lock, acquired by the parent")
-    given = parser.parse_args(arguments)
+    namespace = parser.parse_args(arguments)
     try:
-        job = load_job_directory(given.directory)
-        lock = (FileLock.inherit(job.lock, given.lock) if given.lock is not None
+        job = load_job_directory(namespace.directory)
+        lock = (FileLock.inherit(job.lock, namespace.lock) if namespace.lock is not None
                 else control.enqueue(job, resuming=control.read_state(job).status != "created"))
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
+
     os.nice(_NICENESS + (_PREEMPTIBLE_NICENESS if VERBS[job.verb].preempted_by else 0))
     extend_niceness_to_session()
+    # The model server serves the page's jobs, and runs only while an app does.
     served = verbs is None and VERBS[job.verb].model_server and (
         locks.model_idle_timeout_s(locks.running_apps(job.workspace)) > 0)
     return supervise(job, lock, partial(run_job, verbs=verbs,
@@ -116,11 +118,13 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
     """
     try:
         lock.write(f"{os.getpid()} {group or ''}")
-        job = JobReader(job).state(worker_alive=True).job  # with the device that was chosen for this attempt
+        job = JobReader(job).state(worker_alive=True).job  # its device was chosen for this attempt
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
             last = terminal_event_of(partial(run_in_turn, job, reporter, verbs, model_server_command))
+
+            # A signal that no person sent means that the machine went down; say where a resume begins.
             if isinstance(last, Stopped):
                 last = replace(last, terminated=bool(signalled()) and not job.stopped_by_person())
             if isinstance(last, Failed) and last.traceback:
@@ -128,6 +132,7 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
             elif isinstance(last, Stopped) and last.unsaved:
                 last = replace(last, message=f"{last.message} {resume_point(job)}")
             reporter.emit(last)
+
         journal.close()
         if isinstance(last, Finished) and VERBS[job.verb].removes_uploads:
             remove_imported_uploads(job)
@@ -144,6 +149,7 @@ def remove_imported_uploads(job: Job) -> None:
     home = job.workspace.uploads
     paths = [Path(value) for value in job.settings.values() if isinstance(value, str) and Path(value).is_absolute()]
     folders = {home / path.relative_to(home).parts[0] for path in paths if home in path.parents}
+    # Jobs that may still run need the files that they name.
     for state in JobBoard(job.workspace).states() if folders else ():
         if state.id != job.id and (state.alive or state.resumable or state.status == "created"):
             folders -= {folder for folder in folders for value in state.job.settings.values()
@@ -155,8 +161,8 @@ def remove_imported_uploads(job: Job) -> None:
 def terminal_event_of(work: Callable[[], Event | Result]) -> Event:
     """Returns the job's last event after `work`. This is the only place where every exception is caught."""
     try:
-        done = work()
-        return done if isinstance(done, Event) else Finished(dict(done))
+        outcome = work()
+        return outcome if isinstance(outcome, Event) else Finished(dict(outcome))
     except StopRequested as request:
         return Stopped(str(request) or "Stopped on request.")
     except KeyboardInterrupt:
@@ -196,6 +202,8 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
             reporter.emit(Started(os.getpid(), attempt))
             if job.device == "cpu":  # the job has not waited for the GPU, so torch must not see it
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+            # In the model server models stay loaded between jobs.
             if model_server_command:
                 confinement.include(job.workspace.path)
                 checked_options(job)
@@ -216,7 +224,7 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
             else:
                 os.environ["CUDA_VISIBLE_DEVICES"] = visible
             if preemptible and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-                torch.cuda.empty_cache()  # for the job that runs next
+                torch.cuda.empty_cache()  # the job that runs next needs it
             if device:
                 device.release()
 
@@ -251,11 +259,11 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
         with suppress(OSError):  # a full disk must not prevent the stop; the file only informs other processes
             job.request_stop("SIGTERM" if number == signal.SIGTERM else "")
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield lambda: bool(received)
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -267,6 +275,8 @@ def supervise(job: Job, lock: FileLock, run_worker: Callable[..., int]) -> int:
         attempts = options.max_attempts if isinstance(options, TrainOptions) else 1
     except UserError:  # invalid options, which the child reports
         attempts = 1
+
+    # Each attempt is another process, because a crash may leave the device unusable in the old one.
     for attempts_left in range(attempts, 0, -1):
         code = run_attempt(job, partial(run_worker, job, lock, group=group))
         if attempts_left == 1 or not _should_retry(job):
@@ -293,15 +303,19 @@ def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
         try:
             code = run_worker()
         except Exception:  # noqa: BLE001
-            traceback.print_exc()  # to the log; the supervisor writes the last event
+            traceback.print_exc()  # goes to the log; the supervisor writes the last event
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+    # The child receives the signals and stops at the end of its step.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: os.kill(child, received))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
+
+    # A journal without a last event: the child was killed.
     if JobReader(job).state(worker_alive=True).alive:
         death = _death_event(code, out_of_memory=count_oom_kills() > oom_kills)
         append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))

@@ -71,7 +71,7 @@ def _body(folder: Path, report: EvaluationReport) -> Iterator[str]:
             cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
             yield f'<h3>{title}</h3><div class="scroll"><table><tr>{names}</tr>{cells}</table></div>'
 
-    # What people heard, and the clips that are worth hearing.
+    # Votes of people, and the worst clips.
     yield listening_html(report.listening)
     for model in report.models:
         worst = report.worst(model.name, WORST)

@@ -270,7 +270,7 @@ def plan_event(trainer: Trainer, estimate: Estimate, notes: Iterable[str] = ()) 
         f"{f' over {world_size} processes' if world_size > 1 else ''}; {trainer.precision}.",
     ]
 
-    # What limits the number of steps.
+    # Notes, then the time limit, epochs and variants.
     lines += notes
     if trainer.schedule.steps < trainer.max_steps:
         limit = "" if trainer.max_steps == ANY_STEPS else f" of the {trainer.max_steps}"
