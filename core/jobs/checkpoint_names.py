@@ -42,7 +42,8 @@ def folder_of(run_dir: Path, step: int) -> Path:
 
 def resume_point(job: Job) -> str:
     """A sentence about where a resume of `job` starts, from what is on the disk."""
-    if steps := checkpoint_steps(job.directory):
+    steps = checkpoint_steps(job.directory)
+    if steps:
         return f"It resumes from the checkpoint of step {steps[-1]}."
     if VERBS[job.verb].resumes and job.verb != "train":
         return "It resumes from where it stopped."

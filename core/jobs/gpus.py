@@ -108,7 +108,8 @@ def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[G
     # The lines of a GPU's instances follow its own line.
     index, name, gpu_uuid = 0, "", ""
     for line in listing.splitlines():
-        if gpu_match := _GPU_LINE.match(line.strip()):
+        gpu_match = _GPU_LINE.match(line.strip())
+        if gpu_match:
             index, name, gpu_uuid = int(gpu_match[1]), gpu_match[2], gpu_match[3]
         elif (part := _MIG_LINE.match(line.strip())) and (gpu_uuid, int(part[2])) in memory:
             total, free = memory[gpu_uuid, int(part[2])]

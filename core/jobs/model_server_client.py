@@ -118,7 +118,8 @@ class ModelServerClient:
             if not running:
                 if not request.exists() or len(started) == _STARTS:
                     raise ModelServerDied(started[-1].wait() if started else None)
-                if process := self._start(command):
+                process = self._start(command)
+                if process:
                     started.append(process)
             time.sleep(_POLL_S)
 

@@ -76,7 +76,8 @@ def _wait(reporter: Reporter, wait_reason: Callable[[], str | None]) -> None:
     while True:
         if reporter.stop_requested():  # checked first: at a shutdown the job ahead ends too
             raise StopRequested("Stopped while it waited.")
-        if (reason := wait_reason()) is None:
+        reason = wait_reason()
+        if reason is None:
             return
         if reason != reported:
             reporter.emit(Waiting(reason))
@@ -140,7 +141,8 @@ class _Ticket:
 
         # The first job in the queue whose worker is alive has its turn.
         device_path = self._job.workspace.devices / f"{device}.lock"
-        if job_ahead := self._first_before(name):
+        job_ahead = self._first_before(name)
+        if job_ahead:
             self._failed_checks = 0
             return f"Waiting for {device}: {job_ahead} is ahead in the queue."
         # A job that is not ready checks again after a while, unless the device was taken meanwhile.
@@ -201,7 +203,8 @@ class PreemptibleReporter(ForwardingReporter):
 
 def move_behind_preempting(job: Job) -> None:
     """Move `job` behind the jobs at the head of its device's queue that preempt it."""
-    if positions := _preempting_positions(job):
+    positions = _preempting_positions(job)
+    if positions:
         write_text(job.directory / POSITION_FILE, f"{positions[-1] + 1e-6!r}\n", sync=False)
 
 

@@ -158,7 +158,8 @@ class JournalReporter:
 
     def _log(self, event: Event) -> None:
         """Append the event to the log. Errors are ignored: the journal counts, and its writer reports a full disk."""
-        if not (text := describe(event)):
+        text = describe(event)
+        if not text:
             return
         if isinstance(event, Failed) and event.traceback:
             text += "\n" + event.traceback.rstrip()

@@ -500,7 +500,8 @@ class JobBoard:
         with self._guard:
             directory = self.workspace.run(name)
             name = directory.name
-            if (ended := self._ended_state(name, str(directory))) is not None:
+            ended = self._ended_state(name, str(directory))
+            if ended is not None:
                 return ended
             if name not in self._readers:
                 self._readers[name] = JobReader(load_job(self.workspace, name))
@@ -513,7 +514,8 @@ class JobBoard:
 
     def _ended_state(self, name: str, folder: str) -> JobState | None:
         """The cached state of an ended job whose journal is unchanged; else None."""
-        if stamped_state := self._ended.get(name):
+        stamped_state = self._ended.get(name)
+        if stamped_state:
             stamp, state = stamped_state
             if file_stamp(f"{folder}/events.jsonl") == stamp:
                 return state

@@ -84,7 +84,8 @@ def find_interrupted(states: Sequence[JobState]) -> InterruptedJobs:
         if not (state.interrupted or (state.status == "skipped" and needed & (resumable.keys() | withheld.keys()))):
             continue
         # A job whose input is withheld cannot run either.
-        if withheld_input := next((name for name in state.job.after if name in withheld), ""):
+        withheld_input = next((name for name in state.job.after if name in withheld), "")
+        if withheld_input:
             withheld[state.id] = state, f"It needs {withheld_input}."
         elif state.restarts >= MAX_RESTARTS:
             withheld[state.id] = state, (f"It ended with the machine {MAX_RESTARTS} times and saved nothing: it may "

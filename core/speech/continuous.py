@@ -241,7 +241,8 @@ class ContinuousSynthesizer:
     def _free(self, chunk: _Chunk) -> None:
         """Free the row of a chunk, if it has one."""
         for key, batch in list(self._batches.items()):
-            if rows := [row for row, other in batch.chunks.items() if other is chunk]:
+            rows = [row for row, other in batch.chunks.items() if other is chunk]
+            if rows:
                 batch.rows.leave(rows)
                 for row in rows:
                     del batch.chunks[row]

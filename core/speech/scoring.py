@@ -232,7 +232,8 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
 
     # Chosen are a dataset's recogniser, the built-in one, or a folder with one of the hub.
     folder = _folder(workspace, choice.recogniser)
-    if dataset := dataset_recognisers.dataset_of(choice.recogniser):
+    dataset = dataset_recognisers.dataset_of(choice.recogniser)
+    if dataset:
         chosen: Recogniser | None = _load_of_dataset(workspace, dataset, model.device)
     elif folder is None:
         chosen = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
@@ -300,7 +301,8 @@ def _folder(workspace: Workspace, name: str) -> Path | None:
 def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None, absent: bool) -> str:
     """How to restore the recogniser. With only an export there is no dataset or extension for a preflight check."""
     name = choice.recogniser
-    if dataset := dataset_recognisers.dataset_of(name):
+    dataset = dataset_recognisers.dataset_of(name)
+    if dataset:
         return f"Train it again (python -m scripts.recogniser --dataset {dataset}), then do this again."
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."

@@ -230,7 +230,8 @@ class Synthesizer:
 
     def _prepared_voice(self, text: str, language: str) -> PreparedVoice:
         """The prepared voice for `text`; cached unless a duration is wanted, which differs from text to text."""
-        if duration_s := self._wanted_s(text):
+        duration_s = self._wanted_s(text)
+        if duration_s:
             with self.model.adapters_for(language):
                 return self.model.lm.prepare(replace(self.voice, duration_s=duration_s))
 

@@ -96,7 +96,8 @@ class OwnRecogniser:
     @classmethod
     def load(cls, workspace: Workspace, name: str, language: str, device: str) -> OwnRecogniser:
         """`name` is `built-in` or `dataset:NAME`."""
-        if dataset := dataset_recognisers.dataset_of(name):
+        dataset = dataset_recognisers.dataset_of(name)
+        if dataset:
             folder = dataset_recognisers.folder_of(workspace, dataset)
             return cls(DatasetRecogniser.load(folder, compute.setup_device(device)), language)
         recogniser = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
@@ -155,7 +156,8 @@ class _HubModel:
             self.tokenizer.set_target_lang(code_name)
             self.model.load_adapter(code_name, local_files_only=True, use_safetensors=True)
             return None
-        if not (codes_by_sign := getattr(self.model.generation_config, "lang_to_id", None)):
+        codes_by_sign = getattr(self.model.generation_config, "lang_to_id", None)
+        if not codes_by_sign:
             return None
 
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE

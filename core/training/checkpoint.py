@@ -122,7 +122,8 @@ def quarantine_damaged_checkpoints(run_dir: Path, warn: Callable[[str], None]) -
     steps = checkpoint_names.checkpoint_steps(run_dir)
     faults: dict[int, str] = {}
     for step in reversed(steps):
-        if (fault := records.find_damage(folder_of(run_dir, step))) is None:
+        fault = records.find_damage(folder_of(run_dir, step))
+        if fault is None:
             break
         faults[step] = fault
     if faults and len(faults) == len(steps):

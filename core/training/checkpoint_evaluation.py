@@ -312,7 +312,8 @@ class TrainingRun:
 
             # The value by which the step is ranked; lower is better.
             value = _mean(errors.values()) if errors and self.metric is RankingMetric.CER else event.speech_loss
-            if (chosen := self.options.select_best_by) in metrics:
+            chosen = self.options.select_best_by
+            if chosen in metrics:
                 value = abs((self.metric.ideal or 0.0) - metrics[chosen])
 
             # A step that may be chosen is measured more closely.

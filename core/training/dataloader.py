@@ -230,7 +230,8 @@ class _UtteranceReader:
         variant_keys = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].feature_key)]
         variants: dict[str, tuple[Utterance, ...]] = {}
         for item, key in variant_keys:
-            if (features := self._features(key)) is None:
+            features = self._features(key)
+            if features is None:
                 self._leave_out("no features", item.id)
                 continue
             # A variant has the text of its clip and features of its own.

@@ -83,7 +83,8 @@ class ProcessGroup:
     def rank0_first(self) -> Iterator[None]:
         """Context whose body rank 0 runs before the others, because it writes files that they read."""
         if self.rank:
-            if (message := self.broadcast(None)) is not None:
+            message = self.broadcast(None)
+            if message is not None:
                 raise AbortedByRank0(message)
             yield
             return

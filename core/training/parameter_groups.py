@@ -139,7 +139,8 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: Lan
     factors = {name: value for name, value in trainables.adapters.items() if any(mark in name for mark in _FACTORS)}
     if factors:
         groups.append(ParameterGroup(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
-    if magnitudes := {name: value for name, value in trainables.adapters.items() if name not in factors}:
+    magnitudes = {name: value for name, value in trainables.adapters.items() if name not in factors}
+    if magnitudes:
         groups.append(ParameterGroup(MAGNITUDES, magnitudes, options.adapter_lr))
 
     # Layers far from the output get lower learning rates.

@@ -172,7 +172,8 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
         dataset = manifest.load(workspace.dataset(name))
         for language in dataset.card.languages:
             languages.check_replayed(name, language, tts.front_end.base_languages)
-            if fault := tts.front_end.unready(language):
+            fault = tts.front_end.unready(language)
+            if fault:
                 raise UserError(f"The texts of the dataset {name!r} cannot be read: {fault}",
                                 "Install what is missing, or leave the dataset out of those to replay.")
 
@@ -190,7 +191,8 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
 
     # A clip is prompted by another clip of its speaker.
     prompted = with_prompt_clips(replayed)
-    if alone := len(replayed) - len(prompted):
+    alone = len(replayed) - len(prompted)
+    if alone:
         left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
     if left_out:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())

@@ -399,11 +399,13 @@ def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
         yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
                "scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
-        if named := _changed_options(options, FULL_ONLY):
+        named = _changed_options(options, FULL_ONLY)
+        if named:
             yield (f"Scope {options.scope!r} does not change the base, so these have no effect: {named}. "
                    "They are for scope `full`.")
         return
-    if named := _changed_options(options, _UNUSED_BY_PARTS.get(options.full_trainable, ())):
+    named = _changed_options(options, _UNUSED_BY_PARTS.get(options.full_trainable, ()))
+    if named:
         yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
@@ -439,7 +441,8 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     trained = {int(number) for item in data.train for number in item.text_ids}
     pieces = [token for token in trainer.tts.front_end.added_tokens()
               if token.kind in ("character", "merge") and token.language in data.languages]
-    if warning := unused_pieces_warning(sum(token.id not in trained for token in pieces), len(pieces)):
+    warning = unused_pieces_warning(sum(token.id not in trained for token in pieces), len(pieces))
+    if warning:
         yield warning
 
     # Few speakers and few held-out clips make results unreliable.

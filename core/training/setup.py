@@ -79,7 +79,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     if group.rank == 0:
         recogniser = _load_recogniser(options, choice, workspace, reporter, tts, data.languages, state)
         for language in data.languages:
-            if description := scoring.measured_by(recogniser, language):
+            description = scoring.measured_by(recogniser, language)
+            if description:
                 reporter.emit(Plan((f"{language_name(language)} is measured by {description}.",)))
         # A recogniser of the dataset that is not good enough is not used; say why.
         poor = dataset_recognisers.find(workspace, options.dataset) if not choice.recogniser else None
@@ -102,9 +103,11 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         check_data(run_dir, options, state, data)
         trainer.load_state_dict(state)
         early_stopping, base_losses = state.early_stopping, dict(state.base_losses)
-        if warning := rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
+        warning = rounding_warning(state, trainer.precision, compute.numeric_environment(device))
+        if warning:
             warn(warning)
-        if note := tts.text_library_note():
+        note = tts.text_library_note()
+        if note:
             warn(note)
         ranking = checkpoints.read_ranking(run_dir)
         # The ranking may hold steps after the checkpoint, or steps that a person deleted.
@@ -346,7 +349,8 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
     source = catalog.resolve(workspace, reference)
     if source.kind != "run":
         raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID or run:ID@STEP.")
-    if (fault := records.find_damage(source.folder)) is not None:
+    fault = records.find_damage(source.folder)
+    if fault is not None:
         raise UserError(fault, "Initialise from another checkpoint of the run.")
 
     # Its weights only fit the base on which they were trained.
@@ -383,7 +387,8 @@ def _copy_changes(folder: Path, tts: TTSModel, reference: str,
 
     # A changed part that this run does not train would be missing in its checkpoints.
     parts = {tts.lm.parameter_group(name)[0] for name in tts.changed}
-    if untrained := sorted(parts - set(changing)):
+    untrained = sorted(parts - set(changing))
+    if untrained:
         raise UserError(
             f"{reference} changed {', '.join(untrained)} of the base; this run trains "
             f"{', '.join(changing) or 'none of it'} and could not save the rest.",

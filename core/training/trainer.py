@@ -423,7 +423,8 @@ class Trainer:
         if self.ema:
             tensors |= self.ema.state_dict()
         tensors |= self._scaler_state()
-        if allocation := self._allocation:
+        allocation = self._allocation
+        if allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         tensors = fsdp.gather_tensors(tensors, keep=self.group.rank == 0)
         sampler, replay_sampler = self.loader.state_dict()
@@ -450,7 +451,8 @@ class Trainer:
         self.loader.load_state_dict(state.sampler, state.replay_sampler)
         self._restore_rng({**state.tensors, **self.group.for_rank(state.tensors)})
         self._restore_scaler(state.tensors)
-        if allocation := self._allocation:
+        allocation = self._allocation
+        if allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
         self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded,
