@@ -26,8 +26,12 @@ def checkpoint_steps(run_dir: Path) -> list[int]:
     """Steps of the training in the folder `run_dir` that have a checkpoint, ascending."""
     # The names of unfinished folders begin with a dot.
     folders = (run_dir / CHECKPOINTS).glob("step-*")
-    return sorted(int(number) for path in folders if (number := path.name.removeprefix("step-")).isascii()
-                  and number.isdigit() and len(number) < 13 and path.is_dir())
+    steps = []
+    for path in folders:
+        number = path.name.removeprefix("step-")
+        if number.isascii() and number.isdigit() and len(number) < 13 and path.is_dir():
+            steps.append(int(number))
+    return sorted(steps)
 
 
 def step_folder(step: int) -> str:

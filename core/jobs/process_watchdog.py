@@ -39,7 +39,8 @@ def watch_processes(processes: Sequence[subprocess.Popen[bytes]], grace: float =
 
     def watch() -> None:
         while not exited.wait(_INTERVAL_S):
-            codes = [code for process in processes if (code := process.poll()) is not None]
+            polled = [process.poll() for process in processes]
+            codes = [code for code in polled if code is not None]
             if codes and not exited.wait(grace):
                 sys.stderr.write(f"Another process of this training ended (exit code {codes[0]}), and this one did "
                                  f"not notice within {grace:g} s.\n")

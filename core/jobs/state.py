@@ -425,8 +425,8 @@ class EndedJob:
     @classmethod
     def of(cls, state: JobState, config_stamp: tuple[int, int], journal_stamp: tuple[int, int]) -> EndedJob:
         # Long lists stay in the journal and are read when somebody looks at the job.
-        lengths = {name: length for name in _LISTS.values() if name not in ("stages", "checkpoints")
-                   and (length := len(getattr(state, name)))}
+        lengths = {name: len(getattr(state, name)) for name in _LISTS.values() if name not in ("stages", "checkpoints")}
+        lengths = {name: length for name, length in lengths.items() if length}
         without: dict[str, Any] = dict.fromkeys(lengths, ())
         job = replace(state.job, settings=public_settings(state.job.settings))  # the cache outlives its job
         return cls(state.id, config_stamp, journal_stamp, lengths, state.steps[-1] if state.steps else None,
@@ -487,7 +487,8 @@ class JobBoard:
                     except UserError as error:  # a foreign folder, or a job of another version
                         damaged[name] = error.message
                         continue
-                    if state.ended and (ended := self._release(state)):
+                    ended = self._release(state) if state.ended else None
+                    if ended:
                         new.append(ended)
                 entries.append((state.job.created, name, state))
 

@@ -106,8 +106,8 @@ def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
     """
     positions = [queue_position(state.job) for state in states]
     # While a device is locked, no job can take it before all are in its queue.
-    held = [lock for device in _DEVICES
-            if (lock := FileLock.acquire(workspace.devices / f"{device}.lock", timeout_s=0.0))]
+    locks = [FileLock.acquire(workspace.devices / f"{device}.lock", timeout_s=0.0) for device in _DEVICES]
+    held = [lock for lock in locks if lock]
     for lock in held:
         lock.write(_HOLDER)
 

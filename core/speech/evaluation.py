@@ -283,7 +283,8 @@ def spaced_transcript(recogniser: Recogniser | None, score: RecognitionScore | N
     """
     if recogniser is None or score is None:
         return score.transcript if score else ""
-    words = [letters for word in text.split() if (letters := recogniser.normalise(word, language))]
+    normalised = [recogniser.normalise(word, language) for word in text.split()]
+    words = [letters for letters in normalised if letters]
     if "".join(words) != score.reference:
         return score.transcript
 
@@ -416,7 +417,8 @@ def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
     for language in model.front_end.languages:
         # A new language was trained on its dataset, which has more texts than the held-out ones.
         texts = [sentence.text for sentence in held_out_recordings(workspace, model, language)]
-        if model.front_end.is_new(language) and (dataset := _dataset(workspace, model, language)) is not None:
+        dataset = _dataset(workspace, model, language) if model.front_end.is_new(language) else None
+        if dataset is not None:
             texts = [clip.text for clip in dataset.clips if clip.language == language]
         readable = [text for text in texts if not model.front_end.unknown_characters(text, language)]
         if readable:

@@ -82,7 +82,8 @@ def transcript_values(text: str, reference: str, transcript: str, normalise: Cal
     `reference` are the letters of `text`, by `normalise`; a rule of spelling may look beyond a word, and then words
     cannot be told.
     """
-    words = [word for part in text.split() if (word := normalise(part))]
+    normalised = [normalise(part) for part in text.split()]
+    words = [word for word in normalised if word]
     # Words are only counted if their letters are those of the whole text.
     by_words = "".join(words) == reference
     edits = count_edits(words if by_words else [reference], transcript)

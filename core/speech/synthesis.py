@@ -134,7 +134,8 @@ class Synthesizer:
         sampling = self.sampling(options)
         # Stream the first chunk, so that it is heard soon; batches are faster for the others.
         chunks, batch_size, seed = self.split(text, language), 1, sampling.seed
-        if chunks and (stream := self.vocoder_stream(seed, language)) is not None:
+        stream = self.vocoder_stream(seed, language) if chunks else None
+        if stream is not None:
             yield from self._stream(chunks[0], language, sampling, stream, last=len(chunks) == 1)
             chunks, batch_size, sampling = chunks[1:], 2, replace(sampling, seed=seed + 1)
         for _, generated in self._generate_in_batches([chunks], [language], sampling, batch_size):

@@ -306,7 +306,8 @@ def _save_error(run_dir: Path, tts: TTSModel, state: TrainerState, error: OSErro
 def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
     """The step of the best checkpoint whose files are intact; warns if a better one is damaged."""
     ranking, steps = read_ranking(run_dir), checkpoint_names.checkpoint_steps(run_dir)
-    damage = {step: fault for step in steps if (fault := records.find_damage(folder_of(run_dir, step))) is not None}
+    faults = {step: records.find_damage(folder_of(run_dir, step)) for step in steps}
+    damage = {step: fault for step, fault in faults.items() if fault is not None}
     intact = [step for step in steps if step not in damage]
     if ranking.best in damage:
         warn(f"{damage[ranking.best]} The best checkpoint cannot be used; the next best is taken.")

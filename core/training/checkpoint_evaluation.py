@@ -137,9 +137,11 @@ class TrainingRun:
 
         def write() -> None:
             by_loss = self.metric is RankingMetric.SPEECH_LOSS  # over every held-out clip
-            scored = tuple(sentence.text for language in self.trainer.data.languages for sentence in (
-                self.trainer.data.sentences_in(language) if by_loss else self._sentences(language)))
-            record = replace(self.record, step=state.step, scored=scored,
+            scored = list[str]()
+            for language in self.trainer.data.languages:
+                sentences = self.trainer.data.sentences_in(language) if by_loss else self._sentences(language)
+                scored += [sentence.text for sentence in sentences]
+            record = replace(self.record, step=state.step, scored=tuple(scored),
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
             self.reporter.emit(CheckpointSaved(state.step, self._checkpoint_path()))
@@ -347,9 +349,12 @@ class TrainingRun:
                         starting_losses = measure_losses(base, of_base, size, trainer.precision)
                 self.base_losses = self._base_losses(starting_losses)
 
-        # Step 0 is what the loss of later steps is compared with.
-        if trainer.step and (message := drift_warning(self.base_losses, self._base_losses(measured),
-                                                      self.options.drift_bound, trainer.step)):
+        # The losses of later steps are compared with those of step 0.
+        message = ""
+        if trainer.step:
+            message = drift_warning(self.base_losses, self._base_losses(measured), self.options.drift_bound,
+                                    trainer.step)
+        if message:
             if self.options.drift_action == "stop":
                 raise UserError(message, _DRIFT_HINT)
             self.reporter.emit(WarningRaised(f"{message} {_DRIFT_HINT}"))
@@ -643,8 +648,10 @@ def validation_samples(tts: TTSModel, data: TrainingData, drift_clips: Sequence[
 
     In the other scopes base languages cannot change.
     """
-    samples = {language: dataloader.held_out_samples([item for item in data.held_out if item.language == language],
-                                                     data.train, tts.lm) for language in data.languages}
+    samples = {}
+    for language in data.languages:
+        held_out = [item for item in data.held_out if item.language == language]
+        samples[language] = dataloader.held_out_samples(held_out, data.train, tts.lm)
     if tts.scope == "full":
         for item in replay.probes(drift_clips, tts.lm):
             samples.setdefault(item.language, []).append(item.sample)

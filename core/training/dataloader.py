@@ -314,8 +314,12 @@ def subset(data: TrainingData, max_clips: int) -> TrainingData:
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= max_clips:
             chosen += [item, same_speaker[0]] if alone else [item]
     # Keep the first two held-out clips, and the first of each language.
-    held_out = [index for index, item in enumerate(data.held_out)
-                if index < 2 or item.language not in [other.language for other in data.held_out[:index]]]
+    held_out = list[int]()
+    seen_languages = set[str]()
+    for index, item in enumerate(data.held_out):
+        if index < 2 or item.language not in seen_languages:
+            held_out.append(index)
+        seen_languages.add(item.language)
     return replace(data, train=tuple(chosen), held_out=tuple(data.held_out[index] for index in held_out),
                    sentences=tuple(data.sentences[index] for index in held_out), full_data=data)
 

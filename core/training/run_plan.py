@@ -409,7 +409,8 @@ def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
         yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
-    if options.ewc == 0 and (named := _changed_options(options, ("fisher_clips",))):
+    named = _changed_options(options, ("fisher_clips",))
+    if options.ewc == 0 and named:
         yield f"ewc is 0, so this has no effect: {named}."
     if options.replay_datasets.strip() and options.replay_texts.strip():
         yield (f"replay_texts ({options.replay_texts}) is ignored, because replay_datasets is set "

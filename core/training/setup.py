@@ -406,8 +406,8 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
     tokens = [token for token in source.added_tokens() if token.id >= first_new_row]
 
     # Tokens of the two vocabularies are matched by text and language, because their ids may differ.
-    available, row_of_key = ({(token.text, token.language): token.id - vocabulary[0].id for token in vocabulary}
-                             for vocabulary in (tokens, new))
+    available = {(token.text, token.language): token.id - tokens[0].id for token in tokens}
+    row_of_key = {(token.text, token.language): token.id - new[0].id for token in new}
     pairs = [(row, available[key]) for key, row in row_of_key.items() if key in available]
     if not pairs:
         raise UserError(f"{reference} and this extension have no new token in common.",
@@ -415,9 +415,9 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
 
     # The language table has rows for tags only.
     for table, parameter in new_rows(tts.lm.module, tts.lm.text_tables).items():
-        source_keys, keys = ([(token.text, token.language) for token in vocabulary
-                              if table != rows_name(tts.lm.language_table) or token.kind == "tag"]
-                             for vocabulary in (tokens, new))
+        all_kinds = table != rows_name(tts.lm.language_table)
+        source_keys = [(token.text, token.language) for token in tokens if all_kinds or token.kind == "tag"]
+        keys = [(token.text, token.language) for token in new if all_kinds or token.kind == "tag"]
         for row, key in enumerate(keys):
             if key in source_keys:
                 parameter[row] = rows[table][source_keys.index(key)].to(parameter)
