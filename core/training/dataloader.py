@@ -331,7 +331,7 @@ class TrainBatch:
     samples: list[Sample]
     clip_ids: list[str]
     replayed: bool = False  # clips of base languages
-    seeds: Sequence[int] = ()  # one for each sample's input dropout
+    seeds: Sequence[int] = ()  # seeds of the input dropout, one per sample
 
 
 @dataclass(frozen=True)
