@@ -473,4 +473,5 @@ def _sample(file: WeightsFile, name: str, rows: int) -> torch.Tensor:
 
 
 def _fits(shape: tuple[int, ...], other_shape: tuple[int, ...], grows: bool) -> bool:
-    return shape == other_shape or (grows and shape[1:] == other_shape[1:] and len(other_shape) > 0 and other_shape[0] > shape[0])
+    return shape == other_shape or (grows and shape[1:] == other_shape[1:] and len(other_shape) > 0
+                                    and other_shape[0] > shape[0])
