@@ -57,8 +57,9 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
-            values = {**options.model_dump(mode="json"), "device": device.type}  # of rank 0, also where it was `auto`
-            group.broadcast((reporter.directory.name, values))  # to `run_other_rank`
+            # The other ranks take the values of rank 0 in `run_other_rank`; its device replaces `auto`.
+            values = {**options.model_dump(mode="json"), "device": device.type}
+            group.broadcast((reporter.directory.name, values))
             training_run, _ = prepare_run(options, workspace, reporter, group)
             train_loop(training_run)
         return {**run_result(training_run.trainer, reporter),
@@ -161,7 +162,8 @@ def train_loop(training_run: TrainingRun) -> None:
         if group.rank == 0 and (checkpoint_due or trainer.step % max(1, schedule.steps // _MAX_STEP_EVENTS) == 0):
             event = _step_event(trainer, losses)
             reporter.emit(event)
-            if warning := watch.observe(event):
+            warning = watch.observe(event)
+            if warning:
                 reporter.emit(WarningRaised(warning))
 
         # Rank 0 decides for all ranks: only its clock counts, and only it sees a stop request.
