@@ -88,6 +88,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     if base.base_hash != finetuned.base_hash:
         reporter.emit(WarningRaised(f"{finetuned.ref} was not made from {base.ref}: base languages may differ."))
 
+    # The base reads a new language in letters that it knows, or stays silent.
     inputs: list[dict[str, TextInput]] = []
     for language, text in texts:
         # The check comes first: it raises `UserError` for what the finetuned model cannot speak.

@@ -136,4 +136,5 @@ def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, st
     ends = reader.sentence_ends(language)
     pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
               for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language)]
-    return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]
+    readings = [(text, reader.normalise(text, language)) for text in dict.fromkeys(pieces) if text]
+    return [(text, normal) for text, normal in readings if normal]

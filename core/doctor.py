@@ -105,6 +105,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     readable = not any(finding.state in _UNREADABLE for finding in findings if finding.part != diagnosis.NEW_ROWS)
     differs = any(finding.touched or finding.state == "rounded" for finding in findings) or (
         tokenizer is not None and tokenizer.moved_count > 0)
+
+    # The drift is measured only if something can have changed it.
     drift = None
     if options.measure and case.name and readable and differs:
         moved = {} if tokenizer is None or tokenizer.base_ids_unchanged else {
@@ -318,6 +320,7 @@ def notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
         name, other_name = next(iter(renamed.items()))
         notes.append(f"{len(renamed)} tensors have other names there and were matched by their values "
                      f"({name} is {other_name}).")
+
     if case.matching.adapters:
         notes.append("It holds adapters beside the weights, which were not merged and were not examined.")
     other_sets = case.matching.others
@@ -328,6 +331,7 @@ def notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
     if case.matching.state:
         notes.append(f"Left out: {pluralize(case.matching.state, 'tensor')} of an optimizer, a schedule or a random "
                      "generator.")
+
     if isinstance(case.other, peft_folder.MergedAdapters):
         notes.append(f"A folder of peft: {pluralize(len(case.other.factors), 'tensor')} of the base with low-rank "
                      f"adapters merged in, {len(case.other.whole)} trained as a whole.")
@@ -364,6 +368,7 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
 def compare_probes(languages: Sequence[str], base_logits: Sequence[SampleLogits],
                    after: Sequence[SampleLogits]) -> ProbeDrift:
     """The drift of samples of these `languages`, over all of them and by language."""
+    # Sums over codes, so that a long sample weighs more than a short one.
     same, codes, divergence, samples = Counter[str](), Counter[str](), Counter[str](), Counter(languages)
     for language, base_sample, sample in zip(languages, base_logits, after, strict=True):
         same[language] += int((base_sample.speech_logits.argmax(-1) == sample.speech_logits.argmax(-1)).sum())
@@ -719,6 +724,7 @@ def tokenizer_sentence(fit: TokenizerFit) -> str:
     counts = f"The tokenizer has {fit.size} ids and the checkpoint {fit.rows} rows"
     if fit.beyond:
         return f"{counts}: {fit.beyond} pieces have no row, and a text with one of them fails. They do not fit."
+    # The facts are joined into one sentence.
     facts = [counts + (f" ({fit.spare} rows have no piece{', which is no fault' * bool(fit.added)})"
                        if fit.spare else "")]
     if fit.lost_count:

@@ -235,6 +235,8 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
                               or evaluation.dataset_sentences(dataset, model, code, manifest.HELD_OUT))
     for code in recorded:
         recorded[code] = _without_selection(workspace, options, code, recorded[code], warn)
+
+    # A listed sentence takes the recording of the held-out sentence with the same text.
     if options.sentences == "held-out":
         sentences = recorded
     else:
@@ -256,6 +258,8 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
     if not chosen:
         raise UserError("There are no sentences to speak.",
                         "Name a dataset with held-out clips (--dataset), or a text file (--sentences).")
+
+    # New languages come first.
     ordered = sorted(chosen, key=lambda code: (code in model.front_end.base_languages, code))
     return {code: [_Sentence(code, number, sentence.text, sentence.original, category=sentence.category,
                              reader=sentence.speaker)
@@ -266,6 +270,7 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
 def _without_selection(workspace: Workspace, options: EvaluateOptions, language: str,
                        sentences: Sequence[HeldOutSentence], warn: Callable[[str], None]) -> list[HeldOutSentence]:
     """The sentences that selected no checkpoint of the runs; all of them, with a warning, where none would be left."""
+    # A checkpoint looks better on the sentences that selected it.
     selected: set[str] = set()
     for name in options.models:
         if name.startswith("run:"):

@@ -90,6 +90,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     elif (existing := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
         raise UserError(f"There already is another extension named {options.extension!r}: "
                         f"{_difference(existing, record)}.", "Choose another extension name.")
+    # The written files must load as what was computed, with no row of the base changed.
     with stage(reporter, "read back"):
         back = load_extension(workspace, options.extension, torch.device("cpu"))
         rows = new_rows(back.lm.module, back.lm.text_tables)

@@ -66,6 +66,7 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
     used = None if tokenizer is None else frozenset(tokenizer_fit.read_pieces(Path(tokenizer.path)).values())
     with stage(reporter, "compare"):
         findings = _with_filled_heads(case, doctor.compare(case, reporter, used))
+    # The report of the doctor is written even if the import is refused below.
     notes = doctor.notes(case, tokenizer)
     summary = doctor.assess(findings, tokenizer, None, notes, case.family.tensor_layout.text_tables[0])
     types = tuple(sorted({dtype_name(case.other.dtype(tensor)) for tensor in case.other.names}))
@@ -84,6 +85,7 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
         _check_stored(workspace, folder, imported)
         if not extension.exists():
             _write_extension(extension, options, base, imported)
+    # The imported checkpoint is the run's only one, so it is both the best and the chosen one.
     reporter.emit(CheckpointSaved(step, folder.relative_to(reporter.directory).as_posix(), best=True))
     if pinned_names(reporter.directory).get(CHOICE) != step:
         set_choice(reporter.directory, str(step))

@@ -110,7 +110,8 @@ def check_packages(requirements: Path, installed: Callable[[str], str | None]) -
     except OSError as error:
         fault = f"{requirements} could not be read: {error.strerror}"
         return MachineCheck("Packages", "fail", fault, "Restore it from the repository (git checkout).")
-    pins = [match.groups() for line in lines if (match := _PIN.match(line.strip()))]
+    matches = [_PIN.match(line.strip()) for line in lines]
+    pins = [match.groups() for match in matches if match]
     absent, other = [], []
     for package, pinned in pins:
         seen = installed(package)

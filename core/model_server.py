@@ -99,6 +99,7 @@ class ModelServer:
     def _take(self) -> SynthesisRequest | None:
         """The waiting request, or None. Requests of workers that ended are deleted."""
         for path in sorted(self._folder.glob(f"{REQUEST}-*")):
+            # A request whose lock is free belongs to a worker that has ended.
             if not locks.is_held(path):
                 path.unlink(missing_ok=True)
                 continue

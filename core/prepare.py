@@ -342,6 +342,7 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
     new = checked_rows_on_disk(folder)
     findings: list[ValidationFinding] = []
     name = old.dataset.card.name
+    # A large dataset may have more ids than fit into memory, so they are on the disk.
     with DiskDict() as ids:
         for clip in old.dataset.clips:
             ids.put(clip.id.casefold(), clip.id)
@@ -354,6 +355,7 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
             if text != row.row.text:
                 message = f"the recording is in {name} as {existing_id}, with a text that stays: {text[:80]!r}"
                 findings.append(ValidationFinding("another text", row.row.location, message))
+
     repeated = len(rows) - len(new)
     verb = "is" if len(new) == 1 else "are"
     note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"
@@ -431,11 +433,13 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
             stored = replace(stored, card=replace(stored.card, licence=licence))
             manifest.save_card(stored.folder, stored.card)
         return stored, "already there"
+
     if old and not clips:
         raise UserError(f"Everything in {public_name(options.source)} is in {options.add_to!r} already.",
                         "There is nothing to add.")
     with atomic_directory(target) as folder:
         (folder / "audio").mkdir()
+        # Files of the old dataset are linked, because a dataset never changes.
         if old:
             for clip in old.dataset.clips:
                 link_or_copy(old.dataset.audio_path(clip), folder / clip.audio)

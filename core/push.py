@@ -190,6 +190,7 @@ def _watch(upload: _Upload, progress: DownloadProgress) -> None:
     try:
         while upload.thread.is_alive():
             sent = upload.sent
+            # A connection that moves no byte for long is given up.
             if sent != last:
                 last, moved = sent, time.monotonic()
             if time.monotonic() - moved > _STALL_S:

@@ -115,6 +115,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
 
     with stage(reporter, "held-out error"):
         texts = [clip.letters for clip in training]
+        # The language model learns from the training texts alone, so held-out texts stay unseen.
         language_model = CharacterNGram(dataset_recogniser.encode_texts(texts, letters), len(letters))
         scores: dict[str, list[RecognitionScore]] = {}
         rows = []
@@ -158,6 +159,7 @@ def _choose(dataset: PreparedDataset,
     train_clips = dataset.split(TRAIN)
     spelled = spell(train_clips)
     total = sum(clip.duration_s for clip, _ in spelled)
+    # At most two hours of speech are used, spread over the whole dataset.
     if total > MAX_TRAIN_S:
         spelled = spread_evenly(spelled, int(len(spelled) * MAX_TRAIN_S / total))
     if not spelled:

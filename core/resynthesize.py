@@ -103,6 +103,7 @@ def _measure(model: str, family_name: str, recordings: list[tuple[torch.Tensor, 
     for index, sound in enumerate(resynthesized):
         reporter.emit(Progress(index, len(resynthesized), "clips", "measured"))
         other_embeddings = [embedding for number, embedding in enumerate(embeddings) if number != index]
+        # A speaker with one clip has nothing to be compared with.
         if other_embeddings:
             centre = np.mean(other_embeddings, axis=0)
             similarity.append(measures.cosine(measures.similarity_embedding(*sound), centre))

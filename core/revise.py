@@ -244,6 +244,8 @@ def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], exclude
     (folder / "audio").mkdir()
     for clip, _ in excluded:
         link_or_copy(dataset.audio_path(clip), folder / clip.audio)
+
+    # A repair needs the measures of the recording and the level of the whole dataset.
     store = MeasureStore(workspace)
     measures = store.load(clip.sha256 for clip in clips if clip.id in decisions and decisions[clip.id].fixes)
     level = ClipIndex(workspace, dataset.card.fingerprint).plots().level_lufs
@@ -280,6 +282,8 @@ def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
     if np.array_equal(repaired, waveform.numpy()):
         reporter.emit(WarningRaised(f"{clip.id} has nothing to repair, and stays as it is."))
         return None
+
+    # The repaired sound is written as 24-bit FLAC, and the old recording is kept beside it.
     content = encode_flac(repaired, rate)
     path = f"audio/{clip.id}.flac"
     (folder / path).write_bytes(content)

@@ -34,6 +34,7 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
     key = access.read_key(options.host, options.key_file)
     names = access.allowed_names(options.host, options.allow_host)
     origins = access.check_origins(options.allow_origin)
+    # The port is taken before the models load, so that a taken one is reported at once.
     listener = _listen(options.host, options.port)
     try:
         with stage(reporter, "load"):

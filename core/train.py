@@ -104,10 +104,12 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             _write_environment(reporter.directory, device, str(training_run.trainer.precision))
 
     trainer = training_run.trainer
+    # A disk without room for a checkpoint is reported before the first step, not after hours.
     if trainer.step == 0 and max_clips is None:
         group.run_on_rank0(lambda: run_plan.check_first_checkpoint(trainer, reporter.directory))
     if trainer.step and (trainer.finished or training_run.early_stopped()):
         return training_run, Estimate(trainer.microbatch_plan, None, None)
+    # The batch is chosen once and stored, so that a resumed run keeps it.
     if is_batch_open(requested) and choice is None:
         choice = group.run_on_rank0(lambda: run_plan.choose_batch(trainer, requested, run_dir))
         trainer.set_options(choice.apply(requested))
@@ -179,6 +181,7 @@ def train_loop(training_run: TrainingRun) -> None:
         if not checkpoint_due and not finished and training_run.early_check_due():
             training_run.check_early()
 
+    # A run that ends before its schedule says why.
     if trainer.step < trainer.schedule.steps and training_run.early_stopped():
         early = training_run.early_stopping
         reporter.emit(WarningRaised(

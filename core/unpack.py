@@ -150,6 +150,7 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
         raise ValueError(error.message) from error
     files = tuple(PackedFile(str(entry["path"]), int(entry["size"]), str(entry["sha256"])) for entry in values["files"])
 
+    # The list is foreign: each of its statements is checked before a file is written.
     if not items or len(set(items)) < len(items) or items[0].kind not in ("run", "export"):
         raise ValueError("it names no export and no run")
     unknown = [item.reference for item in items if item.kind not in PACKED_KINDS]
@@ -160,7 +161,7 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
     if len(files) > _MOST_FILES or len({file.path for file in files}) < len(files):
         raise ValueError("its list has too many files, or one twice")
     names = {file.path for file in files}
-    # A path must be plain, inside an item and of the length that a disk holds.
+    # A path must be plain, inside an item and in few folders.
     for file in files:
         place = next((str(folder) for folder in PurePosixPath(file.path).parents if str(folder) in names), None)
         if place is not None:

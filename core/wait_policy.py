@@ -88,6 +88,7 @@ class Watcher:
                 self._team = None
                 self._calm_s = 0.0
         elif crowded:
+            # After a relapse the threads block for longer before they spin again.
             relapsed = self.blocking_s > 0 and calm_before_s < _MAX_HOLD_S
             self._hold_s = min(2 * self._hold_s, _MAX_HOLD_S) if relapsed else _FIRST_HOLD_S
             self._team = self._open_team()

@@ -70,6 +70,7 @@ class Workspace:
         try:
             for folder in _FOLDERS:
                 (root / folder).mkdir(parents=True, exist_ok=True)
+                # A folder may exist and still refuse files or locks, so both are tried.
                 with tempfile.TemporaryFile(dir=root / folder) as probe:
                     probe.write(b"x")
                     try:

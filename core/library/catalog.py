@@ -25,7 +25,7 @@ class Licence:
 
     name: str
     title: str
-    terms: str  # what the licence asks for, in a sentence
+    terms: str  # a sentence about the duties under the licence
     url: str
     # The text that the page of a derived model must state, word for word.
     notice: str = ""
@@ -451,6 +451,7 @@ def run_reference(state: JobState) -> ModelReference | None:
     cached = _KNOWN_RUNS.get(folder)
     if cached and cached[0] == stamp:
         return cached[1]
+    # Without the folder of checkpoints nothing is selected yet.
     step = _selected_step(state.job.directory) if stamp[0] else None
     reference = None if step is None else ModelReference(f"run:{state.id}", "run", state.id,
                                                          folder_of(state.job.directory, step), step)

@@ -69,7 +69,7 @@ class CertificateCheck:
     result: CheckOutcome
     expected: str
     actual: str
-    what: str  # what is checked, as a sentence
+    what: str  # a sentence about the subject of the check
 
 
 @dataclass(frozen=True)

@@ -513,6 +513,8 @@ def attach(export: Path, folder: Path, report: EvaluationReport, name: str,
         shutil.copyfile(folder / file, target / file)
     proof = certificate.read(export / CERTIFICATE)
     check = certificate_check(report, name, target / JSON)
+
+    # The certificate names the report by its hash, so a changed report is noticed.
     changed = dataclasses.replace(proof, checks=(
         *(earlier for earlier in proof.checks if earlier.name != check.name), check))
     if workspace is not None and verification.is_own(workspace, proof):
@@ -583,6 +585,7 @@ def paired_test(first: tuple[Values, Values], second: tuple[Values, Values]) -> 
         vectorized=True, n_resamples=RESAMPLES, method="percentile", confidence_level=0.95,
         rng=np.random.default_rng(_SEED))
 
+    # Each permutation exchanges the two models in about half of the sentences, chosen at random.
     flips = np.random.default_rng(_SEED).random((PERMUTATIONS, len(first[0]))) < 0.5
     sums = [np.where(flips, chosen, other).sum(1) for chosen, other in (
         (second[0], first[0]), (second[1], first[1]), (first[0], second[0]), (first[1], second[1]))]
@@ -605,6 +608,7 @@ def crossed_interval(numerators: Values, denominators: Values, listeners: Sequen
         kinds, places = np.unique(np.array([str(name) for name in names]), return_inverse=True)
         if len(kinds) > 1:
             weights *= rng.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLES)[:, places]
+    # A draw without any answer has no ratio, so it is left out.
     drawn = weights @ denominators
     values = (weights @ numerators)[drawn > 0] / drawn[drawn > 0]
     low, high = np.percentile(values, [2.5, 97.5])

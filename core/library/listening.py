@@ -172,6 +172,7 @@ def lay_out(test_plan: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, .
             clips[key] = ListeningClip(next(ids), *key)
         return clips[key].id
 
+    # A row is what one listener hears, with conditions and turns in balance.
     for row in design(len(test_plan.conditions), _TURNS[kind], len(test_plan.sentences)):
         for place, condition, turn in row:
             sentence, group = test_plan.sentences[place], test_plan.conditions[condition]

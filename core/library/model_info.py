@@ -389,6 +389,7 @@ def memory_class_for(gpus: Sequence[Gpu], *, on_cpu: bool = False) -> tuple[int 
         subject = "Device is cpu" if on_cpu else "No GPU was found on this machine"
         return None, (f"{subject}: batches are those for 16 GB, and a CPU takes far "
                       "longer for each step.")
+    # All processes take batches of one size, so the smallest GPU decides.
     smallest = min(gpus, key=lambda gpu: gpu.total_mib)
     seen = f"{len(gpus)} times " if len(gpus) > 1 else ""
     seen += f"{smallest.name} with {smallest.total_gib:.0f} GiB"

@@ -157,6 +157,7 @@ def check_files(variant: ModelVariant, files: Mapping[str, ExpectedFile],
         if path == variant.language_model and variant.shapes and locate and read_shapes and (
                 published is None or difference):
             difference = ", ".join(filter(None, (difference, compare_shapes(variant, read_shapes(locate(path))))))
+        # A file without a published hash is unlisted, one that differs is unknown.
         if difference:
             unknown.append(UnknownFile(path, difference))
     return FileCheck(tuple(unknown), tuple(unlisted))

@@ -134,5 +134,6 @@ def _list_speakers(path: Path) -> Mapping[str, Path]:
             seconds[name] = seconds.get(name, 0.0) + candidate[1]
             chosen = reference_clip((clips[name], candidate)) if name in clips else candidate[0]
             clips[name] = candidate if chosen == candidate[0] else clips[name]
+    # The speaker with the most speech comes first.
     order = sorted(clips, key=lambda name: -seconds[name])
     return {name: check_no_link_out(path.parent, clips[name][0]) for name in order}

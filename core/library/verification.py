@@ -261,6 +261,8 @@ def _other_subject(subject: Subject, proof: Certificate) -> str:
             else records.read_export_record(subject.folder))
     except UserError as error:
         return error.message
+
+    # The certificate and the record beside the files must agree on everything that both state.
     stated = (proof.run, proof.step, proof.scope, proof.model, proof.base_hash, proof.fingerprint)
     origin = record.origin
     recorded = (record.run, record.step, record.scope, origin.model, origin.base_hash, origin.fingerprint)

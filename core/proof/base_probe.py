@@ -249,6 +249,7 @@ def _speak(base: TTSModel, languages: Sequence[str], voice: Voice, measured: Bas
         return replace(measured, words=f"not probed: the language model predicts speech ({losses}), but no sentence "
                                        f"was synthesized, which would take {duration_text(expected_s)} on this CPU")
 
+    # All sentences share one batch, which is faster than one after the other.
     generated = base.generate(text_ids, [language for language, _ in texts], [prepared] * len(texts), sampling)
     base.lm.free_buffers()
     entropy = _entropy(base, text_ids, generated, voice)
@@ -256,6 +257,7 @@ def _speak(base: TTSModel, languages: Sequence[str], voice: Voice, measured: Bas
     _report(reporter, 3, "sound")
     vocoder = base.family.load_vocoder(base.base_folder, torch.device("cpu"))
     chosen = [number for number in range(0, len(texts), len(SENTENCES["en"])) if len(generated[number].codes)]
+    # One sentence of each language tells whether the sound is silence.
     levels, code_s = _levels(base.family, vocoder, [generated[number] for number in chosen], voice)
     durations = [_is_speech_duration(text, len(sound.codes) * code_s, language)
                  for (language, text), sound in zip(texts, generated, strict=True)]

@@ -370,7 +370,7 @@ class TensorMatching:
     found: Mapping[str, str]
     prefix: str  # before all of the names
     renamed: Mapping[str, str]  # matched by their values: base name, and the name there
-    missing: tuple[str, ...]  # of the base
+    missing: tuple[str, ...]  # names of the base without a match
     # Tensors of the checkpoint only, without other sets of weights and the state of a training.
     extra: tuple[str, ...]
     others: tuple[str, ...] = ()  # prefixes under which the file holds the whole model once more

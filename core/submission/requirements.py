@@ -54,7 +54,7 @@ from core.workspace import Workspace
 from data import augmentation, manifest
 from data.splits import why_untrainable
 
-_REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what a reference refers to, by its prefix
+_REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
 _LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "serve", "certify", "export")
 """The verbs that load the base model of an extension, a run or an export."""
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
@@ -277,6 +277,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
     elif kind == "recogniser":
         if Path(name).is_absolute():
             recognisers.local_recogniser(Path(name))
+
     elif kind == "source":
         if not name:
             raise UserError("No source was given.", "Give the path of a folder or file on this machine, or a URL.")
@@ -288,6 +289,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
                                 "Upload it again.")
             raise UserError(f"There is no source {name}.",
                             "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
+
     elif kind == "file":
         if not Path(name).exists():
             raise UserError(f"There is no {need.field.removesuffix('_file')} {name}.",

@@ -329,6 +329,8 @@ def _of_training(state: JobState, models: Mapping[str, str]) -> Iterator[Depende
                 break
     if model:
         yield Dependency(user, Item("model", model), NEEDS)
+
+    # A resumed training reads its data again; only scope `full` replays datasets.
     replayed = split_names(str(settings.get("replay_datasets", ""))) if scope == "full" else []
     for kind, name in (("extension", extension), *(("dataset", data) for data in (settings.get("dataset"), *replayed))):
         if name:
@@ -437,6 +439,8 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
         finally:
             if lock:
                 lock.release()
+
+        # A job may have been queued between the check and the move: then the item goes back.
         try:
             after = board.states()
             if {state.id for state in after if state.alive} - {state.id for state in before if state.alive}:
