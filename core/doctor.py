@@ -686,14 +686,14 @@ def _table_sentences(findings: Sequence[TensorFinding]) -> list[str]:
 
 def _part_sentences(findings: Sequence[TensorFinding]) -> list[str]:
     """A sentence for each other part of the model."""
-    kept = [finding for finding in findings if finding.part not in (OLD_ROWS, NEW_ROWS)]
-    parts = list(dict.fromkeys(finding.part for finding in kept))
-    equal = [part for part in parts if all(finding.state == "equal" for finding in kept if finding.part == part)]
+    listed = [finding for finding in findings if finding.part not in (OLD_ROWS, NEW_ROWS)]
+    parts = list(dict.fromkeys(finding.part for finding in listed))
+    equal = [part for part in parts if all(finding.state == "equal" for finding in listed if finding.part == part)]
     sentences = []
     if equal:
-        sentences.append(f"Bit-identical: {_join(equal)} ({sum(finding.part in equal for finding in kept)} tensors).")
+        sentences.append(f"Bit-identical: {_join(equal)} ({sum(finding.part in equal for finding in listed)} tensors).")
     for part in parts:
-        of_part = [finding for finding in kept if finding.part == part and finding.state != "extra"]
+        of_part = [finding for finding in listed if finding.part == part and finding.state != "extra"]
         if part in equal or not of_part:
             continue
         counts = sorted(Counter(finding.state for finding in of_part).items(), key=lambda item: _SEVERITY[item[0]])
@@ -705,7 +705,7 @@ def _part_sentences(findings: Sequence[TensorFinding]) -> list[str]:
         if ranks:
             line += f"; a LoRA of rank {max(ranks)} was merged into {len(ranks)} of them"
         sentences.append(line + ".")
-    extra = [finding.name for finding in kept if finding.state == "extra"]
+    extra = [finding.name for finding in listed if finding.state == "extra"]
     if extra:
         sentences.append(f"{len(extra)} tensors that the base does not have: {', '.join(extra[:3])}"
                          f"{' and more' if len(extra) > 3 else ''}.")

@@ -103,8 +103,8 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
                 "If they are in another language, prepare them under another name with its code."))
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
-        if is_new and (why := why_untrainable(dataset.clips)):
-            reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {why}. Add recordings (--add-to), "
+        if is_new and (cause := why_untrainable(dataset.clips)):
+            reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {cause}. Add recordings (--add-to), "
                                         "name the speakers right, or change the held-out share (--held-out)."))
 
     with stage(reporter, "features"):
@@ -117,8 +117,8 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     with stage(reporter, "measure"):
         max_text_length = chosen.max_text_length(model_folder) - 3  # room for start, tag and stop
         coverage = UNKNOWN_COVERAGE
-        if not is_new and (missing := front_end.unready(options.language)):
-            reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
+        if not is_new and (fault := front_end.unready(options.language)):
+            reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {fault}"))
         elif not is_new:
             coverage = model_limits.check_texts(dataset.clips, front_end, max_text_length)
         elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, *dataset.card.languages):
@@ -314,16 +314,16 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
     # A training clip that shares a text or a recording with a held-out one would make the error look smaller.
     out = overlaps(rows, splits, by_speaker=by_speaker, existing=sides)
-    if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
+    if old is None and not any(split == TRAIN for number, split in enumerate(splits) if number not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
                         f"the source holds out, such as {next(iter(out.values())).message}.",
                         "Leave the source's split column out, so that the clips are held out by recording.")
     if out:
         remaining = checked_rows_on_disk(gathered.made)
-        for at, row in enumerate(rows):
-            if at not in out:
+        for number, row in enumerate(rows):
+            if number not in out:
                 remaining.add(row)
-        rows, splits = remaining, tuple(split for at, split in enumerate(splits) if at not in out)
+        rows, splits = remaining, tuple(split for number, split in enumerate(splits) if number not in out)
         report = replace(report.with_errors(out.values()), kept=report.kept - len(out),
                          duration_s=round(sum(row.duration_s for row in rows), 3))
 
@@ -559,18 +559,18 @@ class _Takes:
         """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first."""
         total = 0
         numbers, seconds = array("i"), array("f")
-        for at, clip in enumerate(self.dataset.clips):
+        for place, clip in enumerate(self.dataset.clips):
             for number, take in enumerate(self.of(clip)):
                 total += 1
                 if not self.cache.has(take.key):
-                    numbers.extend((at, number))
+                    numbers.extend((place, number))
                     seconds.append(clip.duration_s)
         order = np.argsort(-np.array(seconds), kind="stable")
         return total, np.array(numbers, dtype=np.int32).reshape(-1, 2)[order]
 
     def batches(self, pending: np.ndarray) -> Iterator[list[_Take]]:
         """Takes of like length together, the longest first: memory that will not suffice shows at the start."""
-        takes = (self.of(self.dataset.clips[at])[number] for at, number in pending)
+        takes = (self.of(self.dataset.clips[place])[number] for place, number in pending)
         for longest in takes:
             count = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(longest.clip.duration_s, 0.1))))
             yield [longest, *islice(takes, count - 1)]

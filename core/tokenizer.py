@@ -59,7 +59,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
             counts = {"characters": 0, "pieces": 0}
             for code, learned in pieces.items():
                 learned.save(_pieces_file(target, dataset, code))
-                longer = tuple(dict.fromkeys(left + right for left, right in learned.merges))
+                longer = tuple(dict.fromkeys(prefix + suffix for prefix, suffix in learned.merges))
                 counts = {"characters": counts["characters"] + len(learned.characters),
                           "pieces": counts["pieces"] + len(longer)}
                 reporter.emit(Plan((

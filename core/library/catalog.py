@@ -508,7 +508,7 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
     return ModelReference(reference, "run", run, folder_of(job.directory, step), step)
 
 
-def find_checkpoint(job: Job, wanted: str = "") -> int:
+def find_checkpoint(job: Job, checkpoint: str = "") -> int:
     """The step of a training's checkpoint by its step or name; empty: the chosen one, else the best one.
 
     The run's folder says which one is the best; the job's journal only reports it.
@@ -521,18 +521,18 @@ def find_checkpoint(job: Job, wanted: str = "") -> int:
             "Let it train to its first checkpoint, or choose another run.",
         )
 
-    if wanted in ("", BEST):
-        choice = None if wanted else pinned.get(CHOICE)
+    if checkpoint in ("", BEST):
+        choice = None if checkpoint else pinned.get(CHOICE)
         step = choice if choice in steps else best_step(run_dir)
         assert step is not None
         return step
 
     # A checkpoint is named by its step or by a name that a person pinned.
-    step = pinned.get(wanted, int(wanted) if wanted.isascii() and wanted.isdigit() else None)
+    step = pinned.get(checkpoint, int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else None)
     if step in steps:
         return step
     raise UserError(
-        f"The run {job.id!r} has no checkpoint of step {wanted!r}, nor one of that name.",
+        f"The run {job.id!r} has no checkpoint of step {checkpoint!r}, nor one of that name.",
         f"There are checkpoints of steps {', '.join(map(str, steps))}"
         f"{'; names: ' + ', '.join(pinned) if pinned else ''}.",
     )

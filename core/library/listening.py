@@ -266,28 +266,28 @@ class AddedAnswers:
     complete: bool
 
 
-def add_answers(workspace: Workspace, content: bytes, where: object, folder: Path | None = None) -> AddedAnswers:
+def add_answers(workspace: Workspace, content: bytes, origin: object, folder: Path | None = None) -> AddedAnswers:
     """Add the answers in `content`, the JSON of a test page, to their test, or to the one in `folder`.
 
     What is there already is not added again. `UserError`, and nothing is added, for what no test page writes. A session
     without a row gets the one that the fewest have.
     """
     if len(content) > FILE_BYTES:
-        raise UserError(f"{where} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
-    with foreign.reading(where, _FROM_TEST):
+        raise UserError(f"{origin} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
+    with foreign.reading(origin, _FROM_TEST):
         sheet = foreign.loads(content)
     if not isinstance(sheet, dict) or sheet.get("format") != FORMAT or \
             not isinstance(sheet.get("sessions"), list):
-        raise UserError(f"{where} holds no answers of a listening test.", _FROM_TEST)
+        raise UserError(f"{origin} holds no answers of a listening test.", _FROM_TEST)
     if folder is None:
         folders = [test_folder for test_folder, test in list_tests(workspace) if test.id == sheet.get("test")]
         if not folders:
-            raise UserError(f"{where} belongs to the listening test {_shown(sheet.get('test'))}, which is not in this "
+            raise UserError(f"{origin} belongs to the listening test {_shown(sheet.get('test'))}, which is not in this "
                             "workspace.", "Import it where the test was made.")
         folder = folders[0]
     test = read_test(folder)
     if sheet.get("test") != test.id:
-        raise UserError(f"{where} belongs to the listening test {_shown(sheet.get('test'))}, not to {test.id}.",
+        raise UserError(f"{origin} belongs to the listening test {_shown(sheet.get('test'))}, not to {test.id}.",
                         _FROM_TEST)
     # Two imports at once must not write the same answer twice.
     with locked(folder / "answers.lock", 10.0, f"The answers of {folder.name} are being written by another program.",
@@ -295,7 +295,7 @@ def add_answers(workspace: Workspace, content: bytes, where: object, folder: Pat
         sessions, _ = read_sessions(folder, test)
         lines, rows, complete = list[str](), list[int](), False
         for sent_session in sheet["sessions"]:
-            name, sent = _checked_session(test, sent_session, where)
+            name, sent = _checked_session(test, sent_session, origin)
             session = sessions.get(name)
             if session is None:
                 if len(sessions) >= _MOST_SESSIONS:
@@ -307,11 +307,11 @@ def add_answers(workspace: Workspace, content: bytes, where: object, folder: Pat
                 session = sessions[name] = Session(sent.listener, sent.row)
                 lines.append(_line(name, session))
             elif sent.row not in (-1, session.row) or sent.listener != session.listener:
-                raise UserError(f"{where}: session {name[:8]} is known with another name or row.", _FROM_TEST)
+                raise UserError(f"{origin}: session {name[:8]} is known with another name or row.", _FROM_TEST)
 
             foreign_trials = set(sent.answers) - set(test.rows[session.row])
             if foreign_trials:
-                raise UserError(f"{where}: trial {_shown(min(foreign_trials))} is not one of row {session.row}.",
+                raise UserError(f"{origin}: trial {_shown(min(foreign_trials))} is not one of row {session.row}.",
                                 _FROM_TEST)
             # An answer that is stored already is kept; another answer to the same trial is refused.
             for trial, answer in sent.answers.items():
@@ -319,7 +319,7 @@ def add_answers(workspace: Workspace, content: bytes, where: object, folder: Pat
                     session.answers[trial] = answer
                     lines.append(_line(name, session, trial))
                 elif session.answers[trial] != answer:
-                    raise UserError(f"{where}: session {name[:8]} has another answer to trial {trial}, which stands.",
+                    raise UserError(f"{origin}: session {name[:8]} has another answer to trial {trial}, which stands.",
                                     "An answer cannot be changed.")
             rows.append(session.row)
             complete |= len(session.answers) == len(test.rows[session.row])
@@ -334,49 +334,49 @@ def _line(name: str, session: Session, trial: str = "") -> str:
                        "added": round(time.time(), 1), **answer}, ensure_ascii=False) + "\n"
 
 
-def _checked_session(test: ListeningTest, value: object, where: object) -> tuple[str, Session]:
+def _checked_session(test: ListeningTest, value: object, origin: object) -> tuple[str, Session]:
     """Name and session of foreign JSON; row -1 where it has none yet."""
     if not isinstance(value, dict):
-        raise UserError(f"{where}: a session is {_shown(value)}, not an object.", _FROM_TEST)
+        raise UserError(f"{origin}: a session is {_shown(value)}, not an object.", _FROM_TEST)
     name, listener, row, answers = (value.get(key) for key in ("session", "listener", "row", "answers"))
     if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
-        raise UserError(f"{where}: a session is named {_shown(name)}, not by 32 hexadecimal digits.", _FROM_TEST)
+        raise UserError(f"{origin}: a session is named {_shown(name)}, not by 32 hexadecimal digits.", _FROM_TEST)
     if not isinstance(listener, str) or not 0 < len(listener) <= _NAME_LENGTH or not listener.isprintable() or \
             listener != listener.strip():
-        raise UserError(f"{where}: the listener's name {_shown(listener)} is not 1 to {_NAME_LENGTH} printable "
+        raise UserError(f"{origin}: the listener's name {_shown(listener)} is not 1 to {_NAME_LENGTH} printable "
                         "characters.", _FROM_TEST)
     if row is not None and not (_is_integer(row) and 0 <= row < len(test.rows)):
-        raise UserError(f"{where}: the row {_shown(row)} is not one of 0 to {len(test.rows) - 1}.", _FROM_TEST)
+        raise UserError(f"{origin}: the row {_shown(row)} is not one of 0 to {len(test.rows) - 1}.", _FROM_TEST)
     if not isinstance(answers, list) or len(answers) > len(test.rows[0]):
-        raise UserError(f"{where}: a session has no list of at most {len(test.rows[0])} answers.", _FROM_TEST)
+        raise UserError(f"{origin}: a session has no list of at most {len(test.rows[0])} answers.", _FROM_TEST)
     session = Session(listener, -1 if row is None else row)
     for answer in answers:
-        trial, checked = _checked_answer(test, answer, where)
+        trial, checked = _checked_answer(test, answer, origin)
         if trial in session.answers:
             # A session answers a trial once.
-            raise UserError(f"{where}: trial {trial} is answered twice.", _FROM_TEST)
+            raise UserError(f"{origin}: trial {trial} is answered twice.", _FROM_TEST)
         session.answers[trial] = checked
     return name, session
 
 
-def _checked_answer(test: ListeningTest, value: object, where: object) -> tuple[str, dict[str, Any]]:
+def _checked_answer(test: ListeningTest, value: object, origin: object) -> tuple[str, dict[str, Any]]:
     """Trial, and what was answered to each question, in which place and after how many seconds."""
     if not isinstance(value, dict) or not isinstance(value.get("trial"), str):
-        raise UserError(f"{where}: the answer {_shown(value)} names no trial.", _FROM_TEST)
+        raise UserError(f"{origin}: the answer {_shown(value)} names no trial.", _FROM_TEST)
     trial, place, seconds = value["trial"], value.get("place"), value.get("seconds")
     if trial not in {test_trial.id for test_trial in test.trials}:
-        raise UserError(f"{where}: the test has no trial {_shown(trial)}.", _FROM_TEST)
+        raise UserError(f"{origin}: the test has no trial {_shown(trial)}.", _FROM_TEST)
     if not _is_integer(place) or not 0 <= place < len(test.rows[0]):
-        raise UserError(f"{where}: the place {_shown(place)} of trial {trial} is not one of 0 to "
+        raise UserError(f"{origin}: the place {_shown(place)} of trial {trial} is not one of 0 to "
                         f"{len(test.rows[0]) - 1}.", _FROM_TEST)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_S:
-        raise UserError(f"{where}: the time {_shown(seconds)} of trial {trial} is not 0 to {_LONGEST_S:.0f} s.",
+        raise UserError(f"{origin}: the time {_shown(seconds)} of trial {trial} is not 0 to {_LONGEST_S:.0f} s.",
                         _FROM_TEST)
     chosen_answers: dict[str, Any] = {}
     for question, choices in _CHOICES[test.kind].items():
         chosen = value.get(question)
         if isinstance(chosen, bool) or not isinstance(chosen, int | str) or chosen not in choices:
-            raise UserError(f"{where}: {_shown(chosen)} is no answer to {question} of trial {trial}; wanted one of "
+            raise UserError(f"{origin}: {_shown(chosen)} is no answer to {question} of trial {trial}; wanted one of "
                             f"{', '.join(map(str, choices))}.", _FROM_TEST)
         chosen_answers[question] = chosen
     return trial, {**chosen_answers, "place": place, "seconds": round(float(seconds), 2)}

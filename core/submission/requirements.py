@@ -134,8 +134,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             if any(not text.strip() for _, text in options.texts):
                 raise UserError("One of the texts to compare is empty.", "Write at least one word, or leave it out.")
             # The speaker belongs to the data of the finetuned model; the base borrows the voice.
-            own = options.voice.startswith(SPEAKER)
-            _check_speaks(workspace, options.base, (), "" if own else options.voice)
+            data_speaker = options.voice.startswith(SPEAKER)
+            _check_speaks(workspace, options.base, (), "" if data_speaker else options.voice)
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
 
     _check_named(options)

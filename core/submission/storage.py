@@ -227,9 +227,9 @@ def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
             links.setdefault((file.st_dev, file.st_ino), [file.st_nlink, 0, file.st_blocks * _BLOCK])[1] += 1
 
     unseen = freed = size
-    for key, (everywhere, here, count) in links.items():
+    for key, (link_count, here_count, count) in links.items():
         size += count
-        freed += count if here == everywhere else 0
+        freed += count if here_count == link_count else 0
         unseen += 0 if key in seen else count
         seen.add(key)
     return Usage(size, freed, changed), unseen
@@ -420,13 +420,13 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
         path = item.path(workspace)
         if path.name not in _names(path.parent):
             present = ([f"{item.run}@{step}" for step in checkpoint_names.checkpoint_steps(workspace.runs / item.run)]
-                       if item.run else [known.name for known in list_items(workspace) if known.kind == item.kind])
+                       if item.run else [stored.name for stored in list_items(workspace) if stored.kind == item.kind])
             raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
                             f"(there: {join_names(present)}).",
                             "List what is stored: Storage tab, or python -m scripts.storage list.")
         if item.run:
             _check_unpinned(workspace, item)
-        check_unused(workspace, item, before := board.states(), dependencies)
+        check_unused(workspace, item, earlier_states := board.states(), dependencies)
 
         # A run that is being written cannot move, so its lock is acquired for the move.
         run_dir = workspace.runs / item.run if item.run else path
@@ -443,7 +443,7 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
         # A job may have been queued between the check and the move: then the item goes back.
         try:
             after = board.states()
-            if {state.id for state in after if state.alive} - {state.id for state in before if state.alive}:
+            if {state.id for state in after if state.alive} - {state.id for state in earlier_states if state.alive}:
                 # A job was queued meanwhile.
                 check_unused(workspace, item, after)
         except UserError:
