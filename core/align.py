@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
         texts = _read_texts(options, text_path, recordings, root, reporter)
         recordings = [recording for recording in recordings if recording.name in texts]
-        sample = " ".join(sentence for sentences in texts.values() for sentence in sentences)[:_SAMPLE]
+        sample = " ".join(chain.from_iterable(texts.values()))[:_SAMPLE]
         listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
                                               options.recogniser_language, sample, options.device, workspace, reporter)
 

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +307,7 @@ def _about(workspace: Workspace, name: str) -> EvaluatedModel:
 def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: str,
            sentences: Mapping[str, Sequence[_Sentence]], warn: Callable[[str], None]) -> list[_Task]:
     """The clips of one model; sentences that it cannot speak are counted in a warning."""
-    all_sentences = [sentence for listed in sentences.values() for sentence in listed]
+    all_sentences = list(chain.from_iterable(sentences.values()))
     if name == RECORDINGS or name.startswith("codec:"):
         return [_Task(sentence, "", sentence.language, "", 0) for sentence in all_sentences if sentence.recording]
     if name.startswith("folder:"):

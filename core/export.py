@@ -336,8 +336,12 @@ def same_logits(model: TTSModel, reloaded: TTSModel, item: ProbeSample) -> bool:
 def _sample_texts(workspace: Workspace, model: TTSModel) -> list[tuple[str, str]]:
     """A held-out sentence of each language, new languages first."""
     languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    return [(language, sentences[0].text) for language in languages
-            if (sentences := evaluation.held_out_recordings(workspace, model, language))]
+    texts = []
+    for language in languages:
+        sentences = evaluation.held_out_recordings(workspace, model, language)
+        if sentences:
+            texts.append((language, sentences[0].text))
+    return texts
 
 
 def _write_samples(folder: Path, model: TTSModel, texts: Sequence[tuple[str, str]],

@@ -110,9 +110,11 @@ def match_loudness(waveforms: Mapping[str, Samples], rate: int) -> tuple[dict[st
     peaks = {name: float(np.abs(samples).max(initial=0.0)) for name, samples in waveforms.items()}
     target = min([_LUFS, *(value + 20 * np.log10(measures.PEAK_CEILING / peaks[name])
                            for name, value in measured.items() if value is not None)])
-    return {name: samples if (value := measured[name]) is None
-            else (samples * 10 ** ((target - value) / 20)).astype(np.float32) for name, samples in waveforms.items()
-            }, float(target)
+    levelled = dict(waveforms)
+    for name, value in measured.items():
+        if value is not None:
+            levelled[name] = (waveforms[name] * 10 ** ((target - value) / 20)).astype(np.float32)
+    return levelled, float(target)
 
 
 def _flac(samples: Samples, rate: int, clip: ListeningClip) -> bytes:

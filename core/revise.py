@@ -212,7 +212,8 @@ def _assign_splits(included: Sequence[ManifestClip], moved: set[str], readings: 
     for clip in included:
         if clip.id in moved:
             own_marks = marks(clip)
-            sides_by_kind = {mark[0]: side for mark in own_marks if (side := sides.side(mark)) is not None}
+            sides_by_mark = [(kind, sides.side((kind, value))) for kind, value in own_marks]
+            sides_by_kind = {kind: side for kind, side in sides_by_mark if side is not None}
             if len(set(sides_by_kind.values())) > 1:
                 shared = " and ".join(f"its {kind} is {_SPLIT_WORDS[side]}" for kind, side in sides_by_kind.items())
                 overlapping.append((clip, f"overlap: {shared}"))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -137,9 +138,12 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
              for path in base.glob(pattern) if path.name != "model.json"} - {None}
     earlier = {} if reference.kind == "base" else _added_entries(reference.folder / records.FRONT_END)
-    return [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
-            if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files
-            and _is_made_upon(workspace.tokenizers / name, earlier)]
+    matching = []
+    for name, kind in product(workspace.list_tokenizers(), SEGMENTERS.values()):
+        path = workspace.tokenizers / name / kind.base_file
+        if path.is_file() and content(path) in files and _is_made_upon(workspace.tokenizers / name, earlier):
+            matching.append(name)
+    return matching
 
 
 def _is_made_upon(tokenizer: Path, earlier: Mapping[str, object]) -> bool:
