@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,10 @@ from data.durable_files import hash_file
 from data.importers import is_audio, sidecars
 from data.sound_files import write_denoised
 
-_COUNTS = "work/sentences"  # of each recording, how many sentences its text has and how many were not found
-_NOISY_DB = 20.0  # of voice over noise; below, a recogniser may find nothing
+# Files with the number of sentences of each recording's text, and how many were not found.
+_COUNTS = "work/sentences"
+# The voice over the noise below which a recogniser may find nothing.
+_NOISY_DB = 20.0
 _SAMPLE = 20_000  # characters from which the script is detected
 
 
@@ -50,16 +53,17 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
     cutter = RecordingCutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
                              settings, finish_of(options), options.recogniser)
     languages.warn_doubtful_code(options.language, reporter)
-    if (existing := cutter.existing()) is not None:
+    existing = cutter.existing()
+    if existing is not None:
         return {**_report(existing), "state": "already there"}
     verbalize = text_rules.reading(workspace, options.rules, options.language, "words").verbalize
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
-        found = cutting.find_recordings(gathered, options, reporter)
+        recordings = cutting.find_recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
-        texts = _read_texts(options, text_path, found, root, reporter)
-        found = [one for one in found if one.name in texts]
-        sample = " ".join(sentence for sentences in texts.values() for sentence in sentences)[:_SAMPLE]
+        texts = _read_texts(options, text_path, recordings, root, reporter)
+        recordings = [recording for recording in recordings if recording.name in texts]
+        sample = " ".join(chain.from_iterable(texts.values()))[:_SAMPLE]
         listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
                                               options.recogniser_language, sample, options.device, workspace, reporter)
 
@@ -71,78 +75,88 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
                                                        lambda word: listener.encode(verbalize(word)))
             match = aligned(sentences, listener, recording.path, progress)
             voice, reasons = None, []
+
+            # A poor match may be the fault of noise: then a denoised copy is searched, and the person is told.
             sure = [clip for clip in chosen(match, recording)[0] if not clip.doubt]
             if 2 * sum(len(clip.text) for clip in sure) < sum(len(sentence.text) for sentence in sentences):
                 voice = detect_voice(recording.path)
                 ratio = voice.signal_to_noise_db
                 if ratio is not None and ratio < _NOISY_DB:
-                    why = (f"its text fits with a mean score of only {match.mean_score:.2f}, and {match.missing} of "
-                           f"{pluralize(len(sentences), 'sentence')} were not found. Noise is the likely reason: the "
-                           f"voice is only {round(ratio)} dB above it")
+                    cause = (f"its text fits with a mean score of only {match.mean_score:.2f}, and {match.missing} of "
+                             f"{pluralize(len(sentences), 'sentence')} were not found. Noise is the likely reason: the "
+                             f"voice is only {round(ratio)} dB above it")
                     if len(voice.noise):
                         copy = folder / "work" / f"{recording.key}-denoised.wav"
                         write_denoised(recording.path, voice.noise, copy)
-                        match = max(match, aligned(sentences, listener, copy, progress), key=lambda one: one.mean_score)
+                        match = max(match, aligned(sentences, listener, copy, progress),
+                                    key=lambda candidate: candidate.mean_score)
                         copy.unlink()
-                        why += (f". In a denoised copy, made for the search alone, the better score is "
-                                f"{match.mean_score:.2f}, and {len(sentences) - match.missing} were found")
+                        cause += (f". In a denoised copy, made for the search alone, the better score is "
+                                  f"{match.mean_score:.2f}, and {len(sentences) - match.missing} were found")
                     else:
-                        why += (", as far as its quietest moments tell, for it has no pause: other voices or music may "
-                                "go on behind the speaker")
-                    reasons = [f"{why}."]
+                        cause += (", as far as its quietest moments tell, for it has no pause: other voices or music "
+                                  "may go on behind the speaker")
+                    reasons = [f"{cause}."]
                 elif not voice.has_voice:
                     reasons = ["no voice was detected in it; noise may cover it."]
+
+            # The counts and the subtitles stay in the folder, so that a resumed job can report all recordings.
             counts = folder / _COUNTS / f"{recording.key}.json"
             counts.parent.mkdir(parents=True, exist_ok=True)
             counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}),
                               encoding="utf-8")
             (folder / "aligned").mkdir(exist_ok=True)
             (folder / "aligned" / f"{recording.key}.srt").write_text(reference_text.to_srt(match), encoding="utf-8")
+
             clips, dropped = chosen(match, recording)
             noise = np.zeros(0, np.float32)
             if options.denoise:
                 noise = (voice or detect_voice(recording.path)).noise
             return RecordingClips(clips, noise, [*reasons, *dropped])
 
-        length = duration_text(sum(one.seconds for one in found))
-        count = pluralize(sum(len(texts[one.name]) for one in found), "sentence")
-        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {length}; {count}.",)))
+        length = duration_text(sum(recording.seconds for recording in recordings))
+        count = pluralize(sum(len(texts[recording.name]) for recording in recordings), "sentence")
+        reporter.emit(Plan((f"{pluralize(len(recordings), 'recording')}, {length}; {count}.",)))
         with stage(reporter, "align"):
-            segments = cutter.make(found, find_clips)
+            segments = cutter.make(recordings, find_clips)
     return {**_report(segments), "state": "written"}
 
 
 def _report(segments: Segments) -> Result:
     """The counts of all attempts together, from the files that each recording has in the folder."""
     counts = [json.loads(path.read_text(encoding="utf-8")) for path in (segments.folder / _COUNTS).glob("*.json")]
-    sums: Result = {name: sum(one[name] for one in counts) for name in ("sentences", "not_found")} if counts else {}
+    sums: Result = {name: sum(counted[name] for counted in counts)
+                    for name in ("sentences", "not_found")} if counts else {}
     return {**cutting.summarize(segments), "doubtful": segments.card.doubtful, **sums,
             "mean_score": round(float(np.mean([piece.score for piece in segments.pieces()])), 4)}
 
 
-def _read_texts(options: AlignOptions, text_path: Path | None, found: list[LongRecording], root: Path,
+def _read_texts(options: AlignOptions, text_path: Path | None, recordings: list[LongRecording], root: Path,
                 reporter: Reporter) -> dict[str, list[str]]:
     """By the name of a recording, the text that was given for it, or the one beside it."""
     if text_path:
-        if len(found) != 1:
-            raise UserError(f"One text was given, and there are {len(found)} recordings.",
+        if len(recordings) != 1:
+            raise UserError(f"One text was given, and there are {len(recordings)} recordings.",
                             "Put a text of the same name beside each recording, and give no text.")
-        return {found[0].name: reference_text.read_reference(text_path, found[0].name,
-                                                              language=options.language)}
+        return {recordings[0].name: reference_text.read_reference(text_path, recordings[0].name,
+                                                                   language=options.language)}
+
     texts: dict[str, list[str]] = {}
     without = []
-    for recording in found:
+    # A recording takes the text file that bears its name.
+    for recording in recordings:
         place = root / recording.name
         names = sorted(path.name for path in place.parent.iterdir() if path.is_file())
         candidates = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
         sounds = [name for name in names if is_audio(name)]
-        mine = sidecars.matching_sidecars(place.name, sidecars.by_stems(candidates), sounds, candidates,
-                                          options.language)
-        if mine:
-            texts[recording.name] = reference_text.read_reference(place.parent / mine[0], recording.name,
+        own_sidecars = sidecars.matching_sidecars(place.name, sidecars.by_stems(candidates), sounds, candidates,
+                                                  options.language)
+        if own_sidecars:
+            texts[recording.name] = reference_text.read_reference(place.parent / own_sidecars[0], recording.name,
                                                                    language=options.language)
         else:
             without.append(recording.name)
+
     if not texts:
         raise UserError(f"No recording in {root} has a text beside it.",
                         "Give the text (--text FILE), or put a text or subtitles of the same name beside each "
@@ -155,17 +169,20 @@ def _read_texts(options: AlignOptions, text_path: Path | None, found: list[LongR
 def aligned(sentences: list[ReferenceSentence], listener: CTCModel, path: Path,
             progress: Callable[[float], None]) -> AlignedText:
     """Find the words of a text in a recording."""
-    separator = listener.separator  # the label between words, where the recogniser has one
+    # The label between words, if the recogniser has one.
+    separator = listener.separator
     labels: list[list[int]] = []
-    edges: list[tuple[int, int]] = []  # how many letters the first and the last word of a sentence have
+    edges: list[tuple[int, int]] = []  # letters of the first and of the last word of each sentence
+
     for sentence in sentences:
         words = [word.ids for word in sentence.words if word.ids]
-        found: list[int] = []
+        ids_of_sentence: list[int] = []
         for ids in words:
-            found += [separator] if found and separator is not None else []
-            found += ids
-        labels.append(found)
+            ids_of_sentence += [separator] if ids_of_sentence and separator is not None else []
+            ids_of_sentence += ids
+        labels.append(ids_of_sentence)
         edges.append((len(words[0]), len(words[-1])) if words else (0, 0))
+
     if not any(labels):
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")

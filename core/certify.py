@@ -38,34 +38,39 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     """
     if options.run.startswith("export:"):
         return _certify_export(options, workspace, reporter)
-    name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
+    name, _, checkpoint_name = catalog.require_run(options.run).removeprefix("run:").partition("@")
     run_dir = workspace.run(name)
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
 
+    # The checkpoint is selected now, so that certificate and selection agree.
     names = pinned_names(run_dir)
     step = names.get(CHOICE) or checkpoint.best_intact(run_dir, warn)
     if CHOICE not in names and step != checkpoints.read_ranking(run_dir).best:
-        checkpoint_names.set_choice(run_dir, str(step))  # the best one is damaged: select the one that is certified
-    if wanted not in ("", BEST, str(step)) and names.get(wanted) != step:
+        # The best one is damaged: the one that is certified is selected.
+        checkpoint_names.set_choice(run_dir, str(step))
+    if checkpoint_name not in ("", BEST, str(step)) and names.get(checkpoint_name) != step:
         warn(f"The certificate is of step {step}, not of {options.run}: step {step} was selected for {name} meanwhile.")
+
+    # A stored certificate of the same files is used again.
     folder, device = checkpoint_names.folder_of(run_dir, step), compute.setup_device(options.device)
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, "Stopped. The run can be used; its certificate resumes at this "
                                                "sentence.")
         input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
-        made = None if options.again else certification.find_certificate(workspace, run_dir, input_hash)
-        if made is None:
-            made = certification.certify_folder(workspace, folder, device, progress=progress, warn=warn)
-            certification.store_certificate(workspace, made)
+        proof = None if options.again else certification.find_certificate(workspace, run_dir, input_hash)
+        if proof is None:
+            proof = certification.certify_folder(workspace, folder, device, progress=progress, warn=warn)
+            certification.store_certificate(workspace, proof)
         elsewhere = (run_dir / verification.IMPORTED).exists()
-        made = verification.sign(workspace, replace(made.with_learning(run_dir), trained_elsewhere=elsewhere))
-        _write(workspace, run_dir, made, warn)
+        proof = verification.sign(workspace, replace(proof.with_learning(run_dir), trained_elsewhere=elsewhere))
+        _write(workspace, run_dir, proof, warn)
+
     if elsewhere:
         warn(f"{run_dir.name} was trained elsewhere: that its frozen tensors did not move in the trainer's memory, and "
              "what it learned, is what its sender reported.")
-    return _result(run_dir.name, made, warn)
+    return _result(run_dir.name, proof, warn)
 
 
 def _certify_export(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -73,24 +78,27 @@ def _certify_export(options: CertifyOptions, workspace: Workspace, reporter: Rep
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
 
-    found, device = catalog.resolve(workspace, options.run), compute.setup_device(options.device)
-    subject = verification.Subject.of_export(found.folder)
+    export, device = catalog.resolve(workspace, options.run), compute.setup_device(options.device)
+    subject = verification.Subject.of_export(export.folder)
     with stage(reporter, "certificate"):
-        known = _own_certificate(workspace, subject)
-        if known is not None and not options.again:
-            return _result(found.name, known, warn)
+        own_certificate = _own_certificate(workspace, subject)
+        if own_certificate is not None and not options.again:
+            return _result(export.name, own_certificate, warn)
+
         progress = progress_callback(reporter, "Stopped. The export keeps its earlier certificate.")
-        records.check_export_files(found.folder)
+        records.check_export_files(export.folder)
         files = verification.certified_files(subject)
-        made = certification.certify_export(workspace, found.folder, device, progress=progress, warn=warn)
+        proof = certification.certify_export(workspace, export.folder, device, progress=progress, warn=warn)
         verification.check_unchanged(subject, files)
-        made = verification.bind(workspace, made, files)
-        sums = records.read_export_sums(found.folder)
-        certificate.write(subject.certificate, made)
-        write_json(found.folder / EXPORT_SUMS, {**sums, CERTIFICATE: hash_file(subject.certificate)})
+        proof = verification.bind(workspace, proof, files)
+        # The certificate belongs to the export, so its list of hashes is written again.
+        sums = records.read_export_sums(export.folder)
+        certificate.write(subject.certificate, proof)
+        write_json(export.folder / EXPORT_SUMS, {**sums, CERTIFICATE: hash_file(subject.certificate)})
+
     warn("What the trainer reported (frozen tensors in its memory, what was learned) is not part of an export, so it "
          "is not proven.")
-    return _result(found.name, made, warn)
+    return _result(export.name, proof, warn)
 
 
 def _own_certificate(workspace: Workspace, subject: verification.Subject) -> Certificate | None:
@@ -103,21 +111,23 @@ def _own_certificate(workspace: Workspace, subject: verification.Subject) -> Cer
     return None
 
 
-def _result(name: str, made: Certificate, warn: Callable[[str], None]) -> Result:
-    failed = ", ".join(made.failed())
+def _result(name: str, proof: Certificate, warn: Callable[[str], None]) -> Result:
+    failed = ", ".join(proof.failed())
     if failed:
         warn(f"The certificate has failed checks: {failed}.")
-    unproven = ", ".join(check.name for check in made.checks if check.result == "not proven")
-    result: Result = {"run" if made.kind == "run" else "export": name, "step": made.step,
+
+    unproven = ", ".join(check.name for check in proof.checks if check.result == "not proven")
+    result: Result = {"run" if proof.kind == "run" else "export": name, "step": proof.step,
                       "certificate": (f"failed: {failed}" if failed else "passed")
                       + (f"; not proven: {unproven}" if unproven else ""),
-                      "preservation": made.describe_preservation(), "learning": made.learning.value,
-                      "learning_outcome": learning.describe_report(made.learning_report)}
-    if made.base_note:
-        result["base"] = made.base_note
-    if made.learning.bad:
-        warn(f"{made.describe()} {learning.advise(made.learning_report)}")
-    for error in made.errors:
+                      "preservation": proof.describe_preservation(), "learning": proof.learning.value,
+                      "learning_outcome": learning.describe_report(proof.learning_report)}
+
+    if proof.base_note:
+        result["base"] = proof.base_note
+    if proof.learning.bad:
+        warn(f"{proof.describe()} {learning.advise(proof.learning_report)}")
+    for error in proof.errors:
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
         if error.measured_by:
@@ -125,7 +135,7 @@ def _result(name: str, made: Certificate, warn: Callable[[str], None]) -> Result
     return result
 
 
-def _write(workspace: Workspace, run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> None:
+def _write(workspace: Workspace, run_dir: Path, proof: Certificate, warn: Callable[[str], None]) -> None:
     """Write the certificate, unless another checkpoint is selected now, or the run has a certificate that proves more.
 
     Only one that this workspace computed of the same files can stand in its place. A certificate with a failed check is
@@ -133,16 +143,17 @@ def _write(workspace: Workspace, run_dir: Path, made: Certificate, warn: Callabl
     """
     with checkpoint_names.checkpoint_lock(run_dir):
         selected = pinned_names(run_dir).get(CHOICE) or checkpoints.read_ranking(run_dir).best
-        if selected != made.step:
-            warn(f"The certificate of step {made.step} is not written, because step {selected} of {run_dir.name} is "
+        if selected != proof.step:
+            warn(f"The certificate of step {proof.step} is not written, because step {selected} of {run_dir.name} is "
                  "selected now. Compute the certificate again, unless a job for that step is running.")
             return
-        with suppress(UserError):  # there is no certificate yet, or a damaged one
+        # There may be no certificate yet, or a damaged one.
+        with suppress(UserError):
             existing = certificate.read(run_dir / CERTIFICATE)
-            is_equal = existing.files == made.files and verification.is_own(workspace, existing)
-            if is_equal and existing.has_same_subject(made) and existing.proves_more(made) and not made.failed():
-                more = ", ".join(sorted(existing.proven() - made.proven()))
-                warn(f"The certificate is not written, because {run_dir.name} has one of step {made.step} that proves "
-                     f"more ({more}).")
+            is_equal = existing.files == proof.files and verification.is_own(workspace, existing)
+            if is_equal and existing.has_same_subject(proof) and existing.proves_more(proof) and not proof.failed():
+                further_checks = ", ".join(sorted(existing.proven() - proof.proven()))
+                warn(f"The certificate is not written, because {run_dir.name} has one of step {proof.step} that proves "
+                     f"more ({further_checks}).")
                 return
-        certificate.write(run_dir / CERTIFICATE, made)
+        certificate.write(run_dir / CERTIFICATE, proof)

@@ -65,43 +65,50 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     Models are taken from `model_cache`, and stay there.
     """
     if not options.finetuned:
+
         raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
     cache = model_cache or ModelCache()
     with stage(reporter, "load"):
         settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound,
                     options.unknown)
-        second = cache.synthesizer(options.finetuned, *settings)
+        finetuned_side = cache.synthesizer(options.finetuned, *settings)
         # Both speak in one voice and split texts alike.
-        first = cache.synthesizer(options.base, *settings, max_text_ids=second.synthesizer.max_text_ids,
-                                  trained_on=second.synthesizer.model)
-        synthesizers = {BASE: first.synthesizer, FINETUNED: second.synthesizer}
-        base, finetuned = first.synthesizer.model, second.synthesizer.model
+        base_side = cache.synthesizer(options.base, *settings, max_text_ids=finetuned_side.synthesizer.max_text_ids,
+                                      trained_on=finetuned_side.synthesizer.model)
+        synthesizers = {BASE: base_side.synthesizer, FINETUNED: finetuned_side.synthesizer}
+        base, finetuned = base_side.synthesizer.model, finetuned_side.synthesizer.model
         texts = options.texts or _sample_texts(workspace, finetuned)
         recogniser = load_recogniser_or_warn(workspace, finetuned,
                                              lambda message: reporter.emit(WarningRaised(message)),
                                              languages={language for language, _ in texts})
     for reference in (options.base, options.finetuned):
-        if note := verification.spoken_note(workspace, reference):
+        note = verification.spoken_note(workspace, reference)
+        if note:
             reporter.emit(WarningRaised(note))
     if base.base_hash != finetuned.base_hash:
         reporter.emit(WarningRaised(f"{finetuned.ref} was not made from {base.ref}: base languages may differ."))
 
+    # The base reads a new language in letters that it knows, or stays silent.
     inputs: list[dict[str, TextInput]] = []
     for language, text in texts:
-        second.synthesizer.split(text, language)  # raises `UserError` for what the finetuned model cannot speak
-        for note in second.synthesizer.reading_notes(text, language):
+        # The check comes first: it raises `UserError` for what the finetuned model cannot speak.
+        finetuned_side.synthesizer.split(text, language)
+        for note in finetuned_side.synthesizer.reading_notes(text, language):
             reporter.emit(WarningRaised(note))
-        given = base_input(base, finetuned.front_end.verbalize(text, language), language)
-        inputs.append({**({BASE: given} if given else {}), FINETUNED: TextInput(text, language)})
-    loaded = 2 - first.cached - second.cached
+        spelled = base_input(base, finetuned.front_end.verbalize(text, language), language)
+        inputs.append({**({BASE: spelled} if spelled else {}), FINETUNED: TextInput(text, language)})
+
+    loaded = 2 - base_side.cached - finetuned_side.cached
     lines = [f"{pluralize(len(texts), 'text')} through {base.ref} and {finetuned.ref}: voice "
-             f"{second.voice}, seed {options.sampling.seed}; {first.precision}"
+             f"{finetuned_side.voice}, seed {options.sampling.seed}; {base_side.precision}"
              f"{'' if loaded else '; already loaded'}."]
-    if unused := unused_controls(options.sound, base.family):
+    unused = unused_controls(options.sound, base.family)
+    if unused:
         lines.append(f"{', '.join(unused)}: no effect, because {base.family.name} has no such control.")
     notes = [sides[BASE].note for sides in inputs if BASE in sides]
     lines += [note for note in dict.fromkeys(notes) if note]
     reporter.emit(Plan(tuple(lines), {"texts": len(texts), "loaded": loaded}))
+
     for (language, text), sides in zip(texts, inputs, strict=True):
         if BASE not in sides:
             reporter.emit(WarningRaised(f"The base model has no {language!r} and cannot spell {text!r}: it stays "
@@ -109,23 +116,25 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
 
     # Texts that both models read alike share batches, and so do the others.
     new = [language in finetuned.new_languages for language, _ in texts]
-    parts = [[index for index, one in enumerate(new) if one is kind] for kind in (False, True)]
+    parts = [[index for index, is_new in enumerate(new) if is_new is kind] for kind in (False, True)]
     batches = sorted(part[start:start + MAX_BATCH_SIZE] for part in parts
                      for start in range(0, len(part), MAX_BATCH_SIZE))
-    total = sum(len(synthesizers[side].split(one.text, one.language)) for sides in inputs
-                for side, one in sides.items())
+    total = sum(len(synthesizers[side].split(text_input.text, text_input.language)) for sides in inputs
+                for side, text_input in sides.items())
     count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "chunks")
     rows: dict[int, ComparedText] = {}
-    spoken: list[AudioGenerated] = []
+    events: list[AudioGenerated] = []
     with stage(reporter, "speak"):
         for batch in batches:
             chunks: dict[tuple[int, str], Iterator[SynthesizedChunk]] = {}
             for side, synthesizer in synthesizers.items():
-                own = [index for index in batch if side in inputs[index]]
-                pairs = [(inputs[index][side].language, inputs[index][side].text) for index in own]
+                indices = [index for index in batch if side in inputs[index]]
+                pairs = [(inputs[index][side].language, inputs[index][side].text) for index in indices]
                 progress = count.part(sum(len(synthesizer.split(text, language)) for language, text in pairs))
                 streams = synthesizer.synthesize_batch(pairs, options.sampling, progress)
-                chunks |= {(index, side): stream for index, stream in zip(own, streams, strict=True)}
+                chunks |= {(index, side): stream for index, stream in zip(indices, streams, strict=True)}
+
+            # Clips are written and scored one by one, so that each can be played at once.
             for index in batch:
                 language, text = texts[index]
                 reference = finetuned.front_end.verbalize(text, language)
@@ -136,49 +145,55 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                         text=text, language=language, chunk_stem=f"{index:03d}-{side}-chunk",
                         stem=f"{index:03d}-{side}")
                     row.sides[side] = ComparedSide(inputs[index][side], clip, None)
-                for side, one in row.sides.items():
-                    score = evaluation.score_waveform(recogniser, one.clip.waveform, one.clip.sample_rate, reference,
+                for side, entry in row.sides.items():
+                    score = evaluation.score_waveform(recogniser, entry.clip.waveform, entry.clip.sample_rate,
+                                                      reference,
                                                       language)
-                    row.sides[side] = replace(one, score=score)
+                    row.sides[side] = replace(entry, score=score)
+                # Only texts that both models read alike can be bit-identical.
                 same = ""
                 if row.identical is not None and not new[index]:
                     same = "Both sides are bit-identical." if row.identical else "The two sides differ."
-                longest_s = max(one.clip.duration_s for one in row.sides.values())  # one time scale for both pictures
-                for side, one in row.sides.items():
+                # Both pictures have one time scale.
+                longest_s = max(entry.clip.duration_s for entry in row.sides.values())
+                for side, entry in row.sides.items():
                     picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
-                    clips.save_spectrogram(reporter.directory / picture, one.clip.waveform, one.clip.sample_rate,
+                    clips.save_spectrogram(reporter.directory / picture, entry.clip.waveform, entry.clip.sample_rate,
                                            longest_s)
-                    event = one.clip.event(
-                        side, index, text, language, one.score, picture, one.given.note or same,
+                    event = entry.clip.event(
+                        side, index, text, language, entry.score, picture, entry.given.note or same,
                         unmeasured_reason(recogniser, language),
-                        evaluation.spaced_transcript(recogniser, one.score, reference, language),
+                        evaluation.spaced_transcript(recogniser, entry.score, reference, language),
                         measured_by(recogniser, language))
                     reporter.emit(event)
-                    spoken.append(event)
-    made = [rows[index] for index in sorted(rows)]
-    facts = {"voice": options.voice or second.voice, "seed": str(options.sampling.seed)}
-    clips.write_archive(reporter.directory, sorted(spoken, key=lambda clip: clip.index), {
+                    events.append(event)
+
+    # The archive and the report hold all texts in the order of their index.
+    compared_texts = [rows[index] for index in sorted(rows)]
+    facts = {"voice": options.voice or finetuned_side.voice, "seed": str(options.sampling.seed)}
+    clips.write_archive(reporter.directory, sorted(events, key=lambda clip: clip.index), {
         BASE: {"model": base.ref, **facts}, FINETUNED: {"model": finetuned.ref, **facts}})
 
     with stage(reporter, "score recordings"):
         recordings_cers = {code: evaluation.recordings_cer(workspace, finetuned, recogniser, code)
-                           for code in dict.fromkeys(row.language for row in made)}
-    report = {"recordings_cer": recordings_cers, "rows": [_report_row(row) for row in made]}
+                           for code in dict.fromkeys(row.language for row in compared_texts)}
+    report = {"recordings_cer": recordings_cers, "rows": [_report_row(row) for row in compared_texts]}
     (reporter.directory / REPORT).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
-    result: Result = {"texts": len(made), "report": REPORT}
+    result: Result = {"texts": len(compared_texts), "report": REPORT}
     by_language: dict[str, list[ComparedText]] = defaultdict(list)
-    for row in made:
+    for row in compared_texts:
         by_language[row.language].append(row)
-    for language, some in by_language.items():
+    for language, texts_of_language in by_language.items():
         for side in (BASE, FINETUNED):
-            scores = [row.sides[side].score for row in some if side in row.sides]
-            known = [score for score in scores if score is not None]
-            result[f"error_{language}_{side}"] = evaluation.corpus_score(language, known).error if known else None
+            scores = [row.sides[side].score for row in texts_of_language if side in row.sides]
+            valid = [score for score in scores if score is not None]
+            result[f"error_{language}_{side}"] = evaluation.corpus_score(language, valid).error if valid else None
         result[f"error_{language}_recordings"] = recordings_cers[language]
         if language not in finetuned.new_languages and language in base.front_end.languages:
-            result[f"identical_{language}"] = all(row.identical for row in some)
-    result["seconds"] = round(sum(one.clip.synthesis_s for row in made for one in row.sides.values()), 3)
+            result[f"identical_{language}"] = all(row.identical for row in texts_of_language)
+    result["seconds"] = round(sum(compared.clip.synthesis_s for row in compared_texts
+                                  for compared in row.sides.values()), 3)
     return result
 
 
@@ -189,20 +204,21 @@ def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str
     """
     new = model.new_languages
     codes = sorted(model.front_end.languages, key=lambda code: (code not in new, not model.front_end.is_new(code)))
-    found = [(code, one.text) for code in codes for one in evaluation.spread_evenly(
+    pairs = [(code, sentence.text) for code in codes for sentence in evaluation.spread_evenly(
         evaluation.held_out_recordings(workspace, model, code), _NEW_SENTENCES if code in new else 1)]
-    if not found:
+    if not pairs:
         raise UserError("There are no texts to compare.", "Give pairs of language and text.")
-    return tuple(found)
+    return tuple(pairs)
 
 
 def _report_row(row: ComparedText) -> dict[str, object]:
     sides = {side: {
-        "spoken_text": one.given.text, "spoken_language": one.given.language, "note": one.given.note,
-        "path": one.clip.path, "sha256": one.clip.sha256, "chunks": one.clip.chunks,
-        "duration_s": round(one.clip.duration_s, 3), "seconds": round(one.clip.synthesis_s, 3),
-        "finish_reason": one.clip.finish_reason,
-        "peak": round(one.clip.peak, 4), "level_db": round(one.clip.level_db, 1),
-        "error": one.score.error if one.score else None, "transcript": one.score.transcript if one.score else "",
-    } for side, one in row.sides.items()}
+        "spoken_text": compared.given.text, "spoken_language": compared.given.language, "note": compared.given.note,
+        "path": compared.clip.path, "sha256": compared.clip.sha256, "chunks": compared.clip.chunks,
+        "duration_s": round(compared.clip.duration_s, 3), "seconds": round(compared.clip.synthesis_s, 3),
+        "finish_reason": compared.clip.finish_reason,
+        "peak": round(compared.clip.peak, 4), "level_db": round(compared.clip.level_db, 1),
+        "error": compared.score.error if compared.score else None,
+        "transcript": compared.score.transcript if compared.score else "",
+    } for side, compared in row.sides.items()}
     return {"language": row.language, "text": row.text, "identical": row.identical, **sides}

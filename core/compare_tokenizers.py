@@ -52,31 +52,33 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)
 
     with stage(reporter, "read"):
-        given = _sentences(options.text, reader, language)
+        given_sentences = _sentences(options.text, reader, language)
         train, held_out = (tuple(reader.normalise(clip.text, language) for clip in dataset.split(part))
                            for part in (TRAIN, HELD_OUT))
         if not any(train):
             raise UserError(f"The dataset {dataset.card.name!r} has no training text to learn from.",
                             "Prepare a dataset that has some.")
-        texts = ComparedTexts(language, train, held_out, tuple(normal for _, normal in given),
+        texts = ComparedTexts(language, train, held_out, tuple(normal for _, normal in given_sentences),
                               sum(clip.duration_s for clip in dataset.clips))
 
     with stage(reporter, "compare"):
-        own = import_pieces(base, options.tokenizer_file) if options.tokenizer_file else None
-        total = 2 + len(ALGORITHMS) * len(set(options.sizes)) + bool(own) + options.byte_fallback
+        imported_pieces = import_pieces(base, options.tokenizer_file) if options.tokenizer_file else None
+        total = 2 + len(ALGORITHMS) * len(set(options.sizes)) + bool(imported_pieces) + options.byte_fallback
         built, excluded = [], list[str]()
-        for one in build_candidates(base, texts, options.sizes, limit, rules, excluded, own, options.byte_fallback):
-            built.append(one)
-            reporter.emit(Progress(len(built) + len(excluded), total, "candidates", one.candidate.name))
+        for built_candidate in build_candidates(base, texts, options.sizes, limit, rules, excluded, imported_pieces,
+                                                options.byte_fallback):
+            built.append(built_candidate)
+            reporter.emit(Progress(len(built) + len(excluded), total, "candidates", built_candidate.candidate.name))
             check_stop(reporter, "Stopped before the comparison was written.")
         if not options.byte_fallback and (reason := why_no_bytes(base, texts)):
             excluded.append(reason)
-    recommendation = recommend([one.candidate for one in built], limit)
-    chosen = next(one for one in built if one.candidate.name == recommendation.name)
+    recommendation = recommend([item.candidate for item in built], limit)
+    chosen = next(item for item in built if item.candidate.name == recommendation.name)
 
     with stage(reporter, "prove"):
         proofs = prove(base, chosen.front_end, probe_sentences(model_folder)[1])
-        if changed := [proof.language for proof in proofs if not proof.same]:
+        changed = [proof.language for proof in proofs if not proof.same]
+        if changed:
             raise UserError(f"The candidate encodes {', '.join(changed)} differently than the base.",
                             "Nothing was made; please report this with the dataset.")
 
@@ -84,20 +86,20 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
         counts, held_out_counts, given_counts = map(script_coverage.count_characters, (train, held_out, texts.given))
         script = script_coverage.map_script(counts, held_out_counts, given_counts,
                                             lambda letter: reader.normalise(letter, language) == letter)
-        prompts, still_rare = script_coverage.choose_prompts(given, counts, options.sentences)
+        prompts, still_rare = script_coverage.choose_prompts(given_sentences, counts, options.sentences)
 
     report = TokenizerComparison(
         options.model, options.dataset, language, rules.name if rules else "", len(texts.all), texts.seconds, limit,
-        tuple(one.candidate for one in built), recommendation, tuple(proof.language for proof in proofs), script,
+        tuple(item.candidate for item in built), recommendation, tuple(proof.language for proof in proofs), script,
         script_coverage.rare_characters(counts, given_counts), prompts, still_rare, tuple(excluded),
         options.tokenizer_file, rules_from, text_rules.content_hash(rules) if rules else "",
     )
     path = report.save(reporter.directory)
     reporter.emit(Plan((
-        *(f"{one.name}: {one.tokens_added} new rows ({one.rare} seen fewer than ten times), "
-          f"{one.characters_covered} of {one.characters} characters, unknown {one.unknown_rate:.1%}, "
-          f"{one.tokens_per_character:.2f} tokens a character, {one.tokens_per_second:.1f} a second, "
-          f"{one.over_limit} texts over {limit}." for one in report.candidates),
+        *(f"{row.name}: {row.tokens_added} new rows ({row.rare} seen fewer than ten times), "
+          f"{row.characters_covered} of {row.characters} characters, unknown {row.unknown_rate:.1%}, "
+          f"{row.tokens_per_character:.2f} tokens a character, {row.tokens_per_second:.1f} a second, "
+          f"{row.over_limit} texts over {limit}." for row in report.candidates),
         f"Recommended: {recommendation.name}. {recommendation.reason}",
         *(f"To record: {prompt.text} ({' '.join(prompt.characters)})" for prompt in prompts),
     ), {"candidates": len(built), "sentences": len(prompts)}))
@@ -134,4 +136,5 @@ def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, st
     ends = reader.sentence_ends(language)
     pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
               for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language)]
-    return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]
+    readings = [(text, reader.normalise(text, language)) for text in dict.fromkeys(pieces) if text]
+    return [(text, normal) for text, normal in readings if normal]

@@ -40,12 +40,12 @@ def setup_device(choice: str) -> torch.device:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Context with deterministic algorithms on any device, for a comparison of bits."""
-    before = torch.are_deterministic_algorithms_enabled()
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=True)
+        torch.use_deterministic_algorithms(was_deterministic, warn_only=True)
 
 
 def physical_cores() -> int:
@@ -112,8 +112,10 @@ class Hardware:
 
     torch: str
     torchaudio: str
-    cuda: str  # of torch's build; empty without CUDA
-    architectures: tuple[str, ...]  # that it was built for, such as sm_90; empty without CUDA
+    # The CUDA version of torch's build; empty without CUDA.
+    cuda: str
+    # The architectures that torch was built for, such as sm_90; empty without CUDA.
+    architectures: tuple[str, ...]
     cores: int
     accelerators: tuple[Accelerator, ...]
 

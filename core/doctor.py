@@ -70,7 +70,8 @@ class DoctorCase:
     base: WeightsFile
     other: WeightsFile
     matching: TensorMatching
-    pieces: Mapping[str, int]  # of the base's tokenizer; empty where it is not available
+    # The pieces of the base's tokenizer; empty if it is not available.
+    pieces: Mapping[str, int]
 
 
 def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -83,7 +84,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     case = open_case(workspace, options)
     tokenizer = fit_tokenizer(case, options, checkpoint_path(workspace, options))
     ids = tokenizer_fit.read_pieces(Path(tokenizer.path)) if tokenizer else {}
-    if options.restore:  # refuse what cannot be done before anything is compared
+    # What cannot be done is refused before anything is compared.
+    if options.restore:
         workspace.new_export(options.restore)
         if not case.name:
             raise UserError(f"{case.base.path} is not in the workspace, and the restored model needs all of its files.",
@@ -91,7 +93,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
         if tokenizer is None or not options.language:
             raise UserError("To restore, the tokenizer and the language of the new rows must be known.",
                             "Give --tokenizer FILE and --language CODE.")
-        if (new := tokenizer.rows - tokenizer.base_size) > 0 and not tokenizer.added:
+        new = tokenizer.rows - tokenizer.base_size
+        if new > 0 and not tokenizer.added:
             raise UserError(f"The tokenizer {tokenizer.path} has no piece for the {pluralize(new, 'new row')} of the "
                             "checkpoint: no text of the new language could be spoken.",
                             "Give the tokenizer it was trained with; an export of Lisan has it as "
@@ -99,9 +102,11 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
 
     with stage(reporter, "compare"):
         findings = compare(case, reporter, frozenset(ids.values()) if tokenizer else None)
-    readable = not any(one.state in _UNREADABLE for one in findings if one.part != diagnosis.NEW_ROWS)
-    differs = any(one.touched or one.state == "rounded" for one in findings) or (
+    readable = not any(finding.state in _UNREADABLE for finding in findings if finding.part != diagnosis.NEW_ROWS)
+    differs = any(finding.touched or finding.state == "rounded" for finding in findings) or (
         tokenizer is not None and tokenizer.moved_count > 0)
+
+    # The drift is measured only if something can have changed it.
     drift = None
     if options.measure and case.name and readable and differs:
         moved = {} if tokenizer is None or tokenizer.base_ids_unchanged else {
@@ -111,12 +116,16 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
 
     summary = assess(findings, tokenizer, drift, notes(case, tokenizer),
                      case.family.tensor_layout.text_tables[0])
+
+    # The worst findings are printed; the file has all of them.
     types = tuple(sorted({dtype_name(case.other.dtype(name)) for name in case.other.names}))
     diagnosis.write(reporter.directory, Diagnosis(
         case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix, types,
         worst_first(findings), tokenizer, drift, summary))
-    worst = [one for one in worst_first(findings) if one.state not in ("equal", "rounded", "new")]
-    table = [f"  {one.state:10}  {one.part:12}  {one.name}: {one.words}" for one in worst[:_MAX_LISTED]]
+    worst = [finding for finding in worst_first(findings) if finding.state not in ("equal", "rounded", "new")]
+    table = [f"  {finding.state:10}  {finding.part:12}  {finding.name}: {finding.words}"
+             for finding in worst[:_MAX_LISTED]]
+
     lines = [summary.headline, *summary.sentences, *(["The worst first:", *table] if table else []), summary.advice]
     if summary.restorable and not options.restore:
         lines.append("To restore them, the same command again with: --restore NAME --language CODE"
@@ -133,7 +142,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
             request = RestoreRequest(options.restore, options.language, Path(tokenizer.path), reporter.directory.name)
             restored = restore_base_rows(workspace, base, case.other, case.matching, request)
     return {"assessment": summary.level, "headline": summary.headline, "base_languages": summary.base_languages,
-            "tensors": len(case.base.names), "changed": sum(one.touched for one in findings),
+            "tensors": len(case.base.names), "changed": sum(finding.touched for finding in findings),
             "restorable": summary.restorable, **restored}
 
 
@@ -142,6 +151,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
     if not options.base or not options.checkpoint:
         raise UserError("A base and a checkpoint are needed.",
                         "Give both: python -m scripts.doctor model tiny it.pt; on the page: Base and Checkpoint.")
+
     family, name, base, folder = _open_base(workspace, options.base)
     other = _open_checkpoint(family, checkpoint_path(workspace, options), base)
     matching = match_tensors(base, other, family.tensor_layout.text_tables, options.weights)
@@ -149,6 +159,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
             base, other, family.tensor_layout.text_tables).found:
         raise UserError(f"{other.path} holds no {'averaged (EMA)' if options.weights == 'ema' else 'raw'} weights.",
                         "Leave --weights at auto (on the page: Weights).")
+
     if not matching.found:
         adapters = " It holds adapters that were not merged into a model." if matching.adapters else ""
         raise UserError(
@@ -158,7 +169,8 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
             else "It belongs to another kind of model; give the base it was made from.",
         )
     pieces: Mapping[str, int] = {}
-    with suppress(UserError):  # a bare file may lie without its tokenizer
+    # A bare file may lie without its tokenizer.
+    with suppress(UserError):
         pieces = family.load_front_end(folder).base_vocabulary
     return DoctorCase(family, name, base, other, matching, pieces)
 
@@ -173,10 +185,10 @@ def of_imported_run(workspace: Workspace, options: DoctorOptions) -> DoctorOptio
         raise UserError(f"{options.checkpoint} was trained here, so no old row of it can have changed.",
                         "Compute its certificate: python -m scripts.certify. Only an imported finetune is examined by "
                         "its run.")
-    given = ("base", "tokenizer", "language")
+    fields = ("base", "tokenizer", "language")
     return options.model_copy(update={
         "checkpoint": str(job.settings["checkpoint"]), "weights": job.settings["weights"],
-        **{field: getattr(options, field) or job.settings[field] for field in given}})
+        **{field: getattr(options, field) or job.settings[field] for field in fields}})
 
 
 def checkpoint_path(workspace: Workspace, options: DoctorOptions) -> Path:
@@ -187,14 +199,14 @@ def checkpoint_path(workspace: Workspace, options: DoctorOptions) -> Path:
 
 def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None = None) -> list[TensorFinding]:
     """A finding for each tensor, and two for a table that may have new rows; `used` are the ids that have a piece."""
-    found: list[TensorFinding] = []
+    findings: list[TensorFinding] = []
     names, part, prefix = case.base.names, case.family.tensor_layout.part, case.matching.prefix
-    for done, name in enumerate(names, 1):
-        found += _compare_tensor(case, name, used)
-        reporter.emit(Progress(done, len(names), "tensors", name))
+    for done_count, name in enumerate(names, 1):
+        findings += _compare_tensor(case, name, used)
+        reporter.emit(Progress(done_count, len(names), "tensors", name))
         check_stop(reporter)
-    return found + [TensorFinding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
-                                  case.other.shape(name), dtype_name(case.other.dtype(name)))
+    return findings + [TensorFinding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
+                                     case.other.shape(name), dtype_name(case.other.dtype(name)))
                     for name in case.matching.extra]
 
 
@@ -204,45 +216,55 @@ def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -
     of_languages = name == layout.language_table
     table = of_languages or name in layout.text_tables
     part = diagnosis.OLD_ROWS if table else layout.part(name)
-    there = case.matching.found.get(name)
-    if there is None:
+    other_name = case.matching.found.get(name)
+    if other_name is None:
         return [TensorFinding(name, part, "missing", "the checkpoint has none of this name or of these values",
                               case.base.shape(name))]
-    wanted, shape, kind = case.base.shape(name), case.other.shape(there), dtype_name(case.other.dtype(there))
-    before, after = case.base.tensor(name), case.other.tensor(there)
-    if is_transposed(before, after):
+
+    base_shape, shape, kind = (case.base.shape(name), case.other.shape(other_name),
+                               dtype_name(case.other.dtype(other_name)))
+    base_tensor, tensor = case.base.tensor(name), case.other.tensor(other_name)
+
+    if is_transposed(base_tensor, tensor):
         return [TensorFinding(name, part, "transposed", f"it is {shape}, the base's with rows for columns", shape,
                               kind)]
-    if shape != wanted and not (table and shape[1:] == wanted[1:] and shape[0] > wanted[0]):
-        return [TensorFinding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
-                              rows=wanted[0] if table else 0)]
-    count = wanted[0] if wanted else 1
-    among = after if table and after.ndim > 1 else None  # biases have no direction, by which a row is found
-    change = compare_tensors(before, after[:count] if table else after, among)
-    words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
-    first = TensorFinding(name, part, change.state, words, shape, kind, change.change, count, change.rows_moved,
-                          change.largest, change.median, change.rank, change.rows_behind)
-    return [first, *compare_new_rows(name, before, after, None if of_languages else used)] if table else [first]
+    if shape != base_shape and not (table and shape[1:] == base_shape[1:] and shape[0] > base_shape[0]):
+        return [TensorFinding(name, part, "misshapen", f"it is {shape}, the base's {base_shape}", shape, kind,
+                              rows=base_shape[0] if table else 0)]
+
+    # The first rows are the base's; what follows them is new.
+    count = base_shape[0] if base_shape else 1
+    # Biases have no direction by which a row is found.
+    among = tensor if table and tensor.ndim > 1 else None
+    change = compare_tensors(base_tensor, tensor[:count] if table else tensor, among)
+    words = f"{change.words} (named {other_name} there)" if name in case.matching.renamed else change.words
+    finding = TensorFinding(name, part, change.state, words, shape, kind, change.change, count, change.rows_moved,
+                            change.largest, change.median, change.rank, change.rows_behind)
+    return [finding, *compare_new_rows(name, base_tensor, tensor,
+                                       None if of_languages else used)] if table else [finding]
 
 
-def _open_base(workspace: Workspace, given: str) -> tuple[Family, str, WeightsFile, Path]:
+def _open_base(workspace: Workspace, base_name: str) -> tuple[Family, str, WeightsFile, Path]:
     """The base's family, its name in the workspace, its weights and its folder."""
-    path = Path(given)
+    path = Path(base_name)
     if not path.is_absolute():
-        folder = workspace.model(given)
-        family = family_named(family_of(workspace, given))
-        return family, given, family.open_weights(family.language_model_file(folder)), folder
-    path = confinement.open_path(given, in_place=True)
+        folder = workspace.model(base_name)
+        family = family_named(family_of(workspace, base_name))
+        return family, base_name, family.open_weights(family.language_model_file(folder)), folder
+
+    path = confinement.open_path(base_name, in_place=True)
     if not path.exists():
         raise UserError(f"There is no base {path}.", "Give the name of a model in the workspace, a file or a folder.")
     folder = path if path.is_dir() else path.parent
+
     for name in FAMILIES:
         family = family_named(name)
         with suppress(UserError):
             file = family.language_model_file(folder)
             if path in (folder, file):
                 return family, "", family.open_weights(file), folder
-    for name in FAMILIES:  # a bare file: families that share tensor names share their meaning
+    # Families that share tensor names share their meaning, so a bare file may be of either.
+    for name in FAMILIES:
         family = family_named(name)
         weights = family.open_weights(path)
         if set(family.tensor_layout.text_tables) <= set(weights.names):
@@ -274,38 +296,42 @@ def _open_checkpoint(family: Family, path: Path, base: WeightsFile) -> WeightsFi
 def fit_tokenizer(case: DoctorCase, options: DoctorOptions, checkpoint: Path) -> TokenizerFit | None:
     """How the checkpoint's tokenizer fits; None where there is none to examine."""
     table = case.family.tensor_layout.text_tables[0]
-    there = case.matching.found.get(table)
-    if there is None:
+    checkpoint_name = case.matching.found.get(table)
+    if checkpoint_name is None:
         return None
-    path = tokenizer_fit.find_tokenizer(options.tokenizer, checkpoint, case.other.shape(there)[0])
+    path = tokenizer_fit.find_tokenizer(options.tokenizer, checkpoint, case.other.shape(checkpoint_name)[0])
     if path is None or not case.pieces:
         return None
-    return tokenizer_fit.fit_tokenizer(path, case.pieces, case.base.tensor(table), case.other.tensor(there))
+    return tokenizer_fit.fit_tokenizer(path, case.pieces, case.base.tensor(table), case.other.tensor(checkpoint_name))
 
 
 def notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
     """What else a reader of the file should know."""
     notes = list[str]()
     if tokenizer is None:
-        why = "none was given, and none lies in a separate folder with it" if case.pieces else \
+        reason = "none was given, and none lies in a separate folder with it" if case.pieces else \
             "the base's own, which it would be compared with, is not available"
-        notes.append(f"Whether its tokenizer fits was not examined: {why}.")
+        notes.append(f"Whether its tokenizer fits was not examined: {reason}.")
     if case.matching.prefix:
         notes.append(f"Every name begins with {case.matching.prefix!r}; programs that read the published names need "
                      "it removed.")
-    if renamed := case.matching.renamed:
-        name, there = next(iter(renamed.items()))
+    renamed = case.matching.renamed
+    if renamed:
+        name, other_name = next(iter(renamed.items()))
         notes.append(f"{len(renamed)} tensors have other names there and were matched by their values "
-                     f"({name} is {there}).")
+                     f"({name} is {other_name}).")
+
     if case.matching.adapters:
         notes.append("It holds adapters beside the weights, which were not merged and were not examined.")
-    if others := case.matching.others:
+    other_sets = case.matching.others
+    if other_sets:
         kind, other = ("average (EMA)", "raw") if case.matching.averaged else ("raw", "ema")
-        notes.append(f"It holds the model {len(others) + 1} times. Examined is the {kind} set, "
-                     f"{case.matching.prefix!r}; the other is {', '.join(map(repr, others))} (--weights {other}).")
+        notes.append(f"It holds the model {len(other_sets) + 1} times. Examined is the {kind} set, "
+                     f"{case.matching.prefix!r}; the other is {', '.join(map(repr, other_sets))} (--weights {other}).")
     if case.matching.state:
         notes.append(f"Left out: {pluralize(case.matching.state, 'tensor')} of an optimizer, a schedule or a random "
                      "generator.")
+
     if isinstance(case.other, peft_folder.MergedAdapters):
         notes.append(f"A folder of peft: {pluralize(len(case.other.factors), 'tensor')} of the base with low-rank "
                      f"adapters merged in, {len(case.other.whole)} trained as a whole.")
@@ -322,46 +348,50 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
     samples = base_probes(base)
     if not samples:
         return None
-    before = _probe(base, samples, reporter, "by the base")
+    base_logits = _probe(base, samples, reporter, "by the base")
+
     values = base.lm.module.state_dict()
     tables = base.lm.text_tables
     with torch.no_grad():
-        for name, there in case.matching.found.items():
-            if name in values:  # of the text tables the old rows alone
+        for name, checkpoint_name in case.matching.found.items():
+            # Of the text tables only the old rows are compared.
+            if name in values:
                 rows = [moved_ids.get(row, row) if name != base.lm.language_table else row
                         for row in range(len(values[name]))] if name in tables else slice(None)
-                value = case.other.tensor(there)[rows]
+                value = case.other.tensor(checkpoint_name)[rows]
                 values[name].copy_(value.T if is_turned(case.base.tensor(name), values[name]) else value)
-    after = _probe(base, samples, reporter, "by the checkpoint")
-    return compare_probes([item.language for item in samples], before, after)
+
+    logits = _probe(base, samples, reporter, "by the checkpoint")
+    return compare_probes([item.language for item in samples], base_logits, logits)
 
 
-def compare_probes(languages: Sequence[str], before: Sequence[SampleLogits],
+def compare_probes(languages: Sequence[str], base_logits: Sequence[SampleLogits],
                    after: Sequence[SampleLogits]) -> ProbeDrift:
     """The drift of samples of these `languages`, over all of them and by language."""
+    # Sums over codes, so that a long sample weighs more than a short one.
     same, codes, divergence, samples = Counter[str](), Counter[str](), Counter[str](), Counter(languages)
-    for language, first, second in zip(languages, before, after, strict=True):
-        same[language] += int((first.speech_logits.argmax(-1) == second.speech_logits.argmax(-1)).sum())
-        codes[language] += len(first.speech_logits)
-        nats = F.kl_div(second.speech_logits.float().log_softmax(-1), first.speech_logits.float().log_softmax(-1),
+    for language, base_sample, sample in zip(languages, base_logits, after, strict=True):
+        same[language] += int((base_sample.speech_logits.argmax(-1) == sample.speech_logits.argmax(-1)).sum())
+        codes[language] += len(base_sample.speech_logits)
+        nats = F.kl_div(sample.speech_logits.float().log_softmax(-1), base_sample.speech_logits.float().log_softmax(-1),
                         log_target=True, reduction="sum")
         divergence[language] += nats.item()  # type: ignore[assignment]  # a sum of nats
     by_language = tuple(LanguageDrift(code, samples[code], same[code] / codes[code], divergence[code] / codes[code])
                         for code in sorted(samples))
-    equal = sum(equal_logits(first, second) for first, second in zip(before, after, strict=True))
+    equal = sum(equal_logits(base_sample, sample) for base_sample, sample in zip(base_logits, after, strict=True))
     return ProbeDrift(len(languages), equal, same.total() / codes.total(), divergence.total() / codes.total(),
                       tuple(sorted(samples)), by_language)
 
 
 @torch.inference_mode()
 def _probe(model: TTSModel, samples: Sequence[ProbeSample], reporter: Reporter, by: str) -> list[SampleLogits]:
-    made = []
-    for done, item in enumerate(samples, 1):
+    logits = []
+    for done_count, item in enumerate(samples, 1):
         with model.adapters_for(item.language):
-            made.append(model.lm.probe(item.sample))
-        reporter.emit(Progress(done, len(samples), "samples", by))
+            logits.append(model.lm.probe(item.sample))
+        reporter.emit(Progress(done_count, len(samples), "samples", by))
         check_stop(reporter)
-    return made
+    return logits
 
 
 _SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "noise": 4, "replaced": 5, "permuted": 6,
@@ -369,7 +399,8 @@ _SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "noise"
              "equal": 14}
 _LOST = ("broken", "misshapen", "missing", "transposed")
 _REPLACED = ("noise", "replaced")
-_MEASURED = ("shrunk", "trained", "low rank")  # of the others, the length of the difference says nothing
+# For the other states, the length of the difference says nothing.
+_MEASURED = ("shrunk", "trained", "low rank")
 _MOSTLY, _FEW = 0.8, 0.5  # share of codes with the same top-1 prediction
 # A language no longer works below this share of equal top-1 predictions, or from this divergence on, nats a code: noise
 # of 30% of each tensor's length leaves the built-in model 48% and 1.15 nats, 50% leaves 6% and 6.3, 80% 0.1% and 12.5.
@@ -431,7 +462,8 @@ _ADVICE = {
 
 def worst_first(findings: Sequence[TensorFinding]) -> tuple[TensorFinding, ...]:
     """The findings by severity, then by how far the tensor moved."""
-    return tuple(sorted(findings, key=lambda one: (_SEVERITY[one.state], -one.change, one.name, one.part)))
+    return tuple(sorted(findings,
+                        key=lambda finding: (_SEVERITY[finding.state], -finding.change, finding.name, finding.part)))
 
 
 def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, drift: ProbeDrift | None,
@@ -439,34 +471,37 @@ def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, dr
     """What the findings mean; `notes` are added to the sentences. `embedding` names the table that speech reads."""
     languages = base_languages(findings, tokenizer, drift)
     restorable, obstacle = can_restore(findings, tokenizer, embedding)
-    problem, found = _base_problem(languages, findings, tokenizer, drift)
+    problem, facts = _base_problem(languages, findings, tokenizer, drift)
+
     level, headline = _PROBLEMS[problem]
-    headline = headline.format(found)
-    new_problem, new_found = _new_rows_problem(findings, embedding)
+    headline = headline.format(facts)
+    new_problem, new_facts = _new_rows_problem(findings, embedding)
     if new_problem:
         new_level, sentence = _PROBLEMS[new_problem]
-        headline = f"{headline} {sentence.format(new_found)}"
+        headline = f"{headline} {sentence.format(new_facts)}"
         level = "bad" if "bad" in (level, new_level) else level if level != "good" else new_level
     if tokenizer is not None and not tokenizer.fits:
         level = "bad"
 
-    unreadable = any(one.state in ("broken", "missing", "misshapen") for one in findings)
+    unreadable = any(finding.state in ("broken", "missing", "misshapen") for finding in findings)
     if restorable:
         advice = "restore"
     elif languages in ("kept", "rounded") and not obstacle:
-        advice = "new rows broken" if new_problem and any(one.state == "broken" for one in findings) else (
+        advice = "new rows broken" if new_problem and any(finding.state == "broken" for finding in findings) else (
             new_problem or "nothing")
     elif _fewer_rows(findings):
         advice = "fewer rows"
     elif unreadable:
         advice = "unreadable"
-    elif any(one.rank is not None for one in findings):
+    elif any(finding.rank is not None for finding in findings):
         advice = "merged adapters"
-    elif not any(one.touched for one in findings):  # the languages are lost by the tokenizer alone
+    elif not any(finding.touched for finding in findings):
+        # The languages are lost by the tokenizer alone.
         advice = "other tokenizer"
     else:
         advice = "broken" if drift is not None and broken_languages(drift) else "listen"
         obstacle = f"The base's rows are not restored. {obstacle}" if obstacle else ""
+
     sentences = (*_table_sentences(findings), *_part_sentences(findings), *_new_row_sentences(findings),
                  *([tokenizer_sentence(tokenizer)] if tokenizer else []), *([drift_sentence(drift)] if drift else []),
                  *notes)
@@ -476,12 +511,13 @@ def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, dr
 def base_languages(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None,
                    drift: ProbeDrift | None = None) -> Languages:
     """Whether the base languages still work, by their tensors, their tokenizer and the measured drift."""
-    old = [one for one in findings if one.part not in (NEW_ROWS, UNUSED)]
+    old = [finding for finding in findings if finding.part not in (NEW_ROWS, UNUSED)]
     followed = tokenizer is not None and tokenizer.rows_follow
-    lost = any(one.state in (*_LOST, *_REPLACED) or (one.state == "permuted" and not followed) for one in old)
+    lost = any(finding.state in (*_LOST, *_REPLACED) or (finding.state == "permuted" and not followed)
+               for finding in old)
     if lost or (tokenizer is not None and not (tokenizer.base_ids_unchanged or followed)):
         return "lost"
-    states = {one.state for one in old if one.state != "permuted"}
+    states = {finding.state for finding in old if finding.state != "permuted"}
     if states <= {"equal", "extra"}:
         return "kept"
     if states <= {"equal", "rounded", "extra"}:
@@ -491,41 +527,49 @@ def base_languages(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | 
 
 def broken_languages(drift: ProbeDrift) -> tuple[str, ...]:
     """The languages that no longer work by what was measured: few predictions are the base's, or all are far away."""
-    return tuple(one.language for one in drift.by_language
-                 if one.agreement < _WORKS_FROM_AGREEMENT or one.divergence >= _WORKS_BELOW_DIVERGENCE)
+    return tuple(measured.language for measured in drift.by_language
+                 if measured.agreement < _WORKS_FROM_AGREEMENT or measured.divergence >= _WORKS_BELOW_DIVERGENCE)
 
 
 def can_restore(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, embedding: str = "") -> tuple[bool,
                                                                                                                  str]:
     """Whether only rows were damaged and the new ones can be kept; else why not, as a sentence."""
-    old = [one for one in findings if one.part == OLD_ROWS]
-    new = [one for one in findings if one.part == NEW_ROWS]
-    others = [one for one in findings if one.part not in (OLD_ROWS, NEW_ROWS, UNUSED) and one.touched]
-    if not any(one.touched for one in old):
+    old = [finding for finding in findings if finding.part == OLD_ROWS]
+    new = [finding for finding in findings if finding.part == NEW_ROWS]
+    other_changed = [finding
+                     for finding in findings if finding.part not in (OLD_ROWS, NEW_ROWS, UNUSED) and finding.touched]
+
+    if not any(finding.touched for finding in old):
         return False, ""
     if not new:
         return False, "It has no new rows, so there is nothing to keep: the base itself is the restored model."
     if len(new) < len(old):
-        tables = ", ".join(sorted({one.name for one in old} - {one.name for one in new}))
+        tables = ", ".join(sorted({finding.name for finding in old} - {finding.name for finding in new}))
         return False, f"{tables} has no new rows, so the new pieces are incomplete."
-    if others:
-        return False, (f"{len(others)} other tensors changed as well ({others[0].name}, ...). The new rows learned "
-                       "beside them and would not work with those of the base.")
-    if broken := [one for one in new if one.state == "broken"]:
+    if other_changed:
+        return False, (f"{len(other_changed)} other tensors changed as well ({other_changed[0].name}, ...). The new "
+                       "rows learned beside them and would not work with those of the base.")
+    broken = [finding for finding in new if finding.state == "broken"]
+    if broken:
         return False, f"The new rows of {broken[0].name} hold values that are no numbers."
     if len(set(_new_row_counts(findings).values())) > 1:
         return False, "Its tables have different numbers of new rows."
-    if untrained := _untrained(findings, embedding):
+    untrained = _untrained(findings, embedding)
+    if untrained:
         return False, (f"The new rows of {untrained[0].name} are {_alike(untrained)}, so there is nothing to keep: the "
                        "base itself is the restored model.")
-    if any(one.state == "permuted" for one in old):
-        if behind := max(one.rows_behind for one in old):
+
+    # Rows in another order say nothing about which of them are new.
+    if any(finding.state == "permuted" for finding in old):
+        behind = max(finding.rows_behind for finding in old)
+        if behind:
             return False, f"{behind} of the base's rows stand among the new ones, so it is unknown which rows are new."
         if tokenizer is None:
             return False, ("Rows stand in another order, and only its vocabulary says which of them are new: give its "
                            "tokenizer.")
         if not tokenizer.base_ids_unchanged:
             return False, "The rows were reordered, so which of them are new depends on the other vocabulary."
+
     if tokenizer is not None and not tokenizer.fits:
         return False, "The tokenizer does not fit, so it is unknown which letters the new rows are for."
     return True, ""
@@ -543,24 +587,29 @@ def _base_problem(languages: Languages, findings: Sequence[TensorFinding], token
         return "much changed" if damaged else "changed, measured", _measured(drift)
     if languages != "lost":
         return languages, ""
+
     if _fewer_rows(findings):
         return "fewer rows", ""
-    base = [one for one in findings if one.part not in (NEW_ROWS, UNUSED)]
+    base = [finding for finding in findings if finding.part not in (NEW_ROWS, UNUSED)]
     broken = _broken(drift) if drift is not None and broken_languages(drift) else ""
-    if noise := [one.name for one in base if one.state == "noise"]:
+    noise = [finding.name for finding in base if finding.state == "noise"]
+    if noise:
         facts = [f"All rows of {_join(noise)} are noise."]
-        if others := sum(one.state == "replaced" for one in base):
-            facts.append(f"{pluralize(others, 'other tensor')} resemble{'s' * (others == 1)} the base's no more.")
+        replaced = sum(finding.state == "replaced" for finding in base)
+        if replaced:
+            facts.append(f"{pluralize(replaced, 'other tensor')} resemble{'s' * (replaced == 1)} the base's no more.")
         if drift is not None:
             facts.append(broken[:1].upper() + broken[1:] if broken else _measured(drift))
         return "noise", " ".join(facts)
-    damaged_parts = sorted({one.part for one in base if one.state in (*_LOST, *_REPLACED, "permuted")})
+
+    # Without noise, the damaged parts are named.
+    damaged_parts = sorted({finding.part for finding in base if finding.state in (*_LOST, *_REPLACED, "permuted")})
     if not damaged_parts and broken:
         return "no longer works", broken
     if not damaged_parts:
         assert tokenizer is not None
         return ("pieces moved", "") if tokenizer.moved_count else ("pieces lost", str(tokenizer.lost_count))
-    changed = sorted({one.part for one in base if one.state in _MEASURED} - set(damaged_parts))
+    changed = sorted({finding.part for finding in base if finding.state in _MEASURED} - set(damaged_parts))
     parts = _join(damaged_parts) + (f". Also changed: {_join(changed)}" if changed else "")
     if broken:
         return "no longer works", f"{broken} Damaged: {parts}."
@@ -569,56 +618,58 @@ def _base_problem(languages: Languages, findings: Sequence[TensorFinding], token
 
 def _measured(drift: ProbeDrift) -> str:
     """How far the predictions for each language are from the base's, as a sentence."""
-    languages = "; ".join(f"{one.language} {one.agreement:.0%}, {one.divergence:.2g} nats"
-                          for one in drift.by_language) or f"{drift.agreement:.0%}, {drift.divergence:.2g} nats"
+    languages = "; ".join(f"{part.language} {part.agreement:.0%}, {part.divergence:.2g} nats"
+                          for part in drift.by_language) or f"{drift.agreement:.0%}, {drift.divergence:.2g} nats"
     return f"Measured, equal top-1 predictions and divergence a code: {languages}."
 
 
 def _broken(drift: ProbeDrift) -> str:
     """The languages that no longer work, and what was measured of them, as the end of a sentence."""
     codes = broken_languages(drift)
-    broken = [one for one in drift.by_language if one.language in codes]
-    samples = sum(one.samples for one in broken)
-    agreement, divergence = (sum(value * one.samples for value, one in zip(values, broken, strict=True)) / samples
-                             for values in ([one.agreement for one in broken], [one.divergence for one in broken]))
+    broken = [part for part in drift.by_language if part.language in codes]
+    samples = sum(part.samples for part in broken)
+    agreement, divergence = (sum(value * part.samples for value, part in zip(values, broken, strict=True)) / samples
+                             for values in ([part.agreement for part in broken], [part.divergence for part in broken]))
     names = f"language {codes[0]} no longer works" if len(codes) == 1 else f"languages {_join(codes)} no longer work"
     return f"{names} ({agreement:.0%} equal top-1 predictions, {divergence:.3g} nats a code apart)."
 
 
 def _new_rows_problem(findings: Sequence[TensorFinding], embedding: str) -> tuple[str, str]:
     """The entry of `_PROBLEMS` for the new rows, or an empty one; speech reads the rows of `embedding` alone."""
-    new = {one.name: one for one in findings if one.part == NEW_ROWS}
+    new = {finding.name: finding for finding in findings if finding.part == NEW_ROWS}
     counts = _new_row_counts(findings)
-    if any(one.state == "broken" for one in new.values()):
+    if any(finding.state == "broken" for finding in new.values()):
         return "new rows broken", ""
     if new and len(set(counts.values())) > 1:
         return "new rows unequal", _join([f"{name} has {count}" for name, count in counts.items()])
-    untrained = [one for one in new.values() if one.state == "untrained"]
+    untrained = [item for item in new.values() if item.state == "untrained"]
     if not untrained:
         return "", ""
-    rows = "Its new rows" if len(untrained) == len(new) else f"The new rows of {_join([one.name for one in untrained])}"
+    rows = ("Its new rows" if len(untrained) == len(new)
+            else f"The new rows of {_join([item.name for item in untrained])}")
     read = _untrained(findings, embedding)
     return "new rows untrained" + ("" if read else ", not read by speech"), f"{rows} are {_alike(untrained)}"
 
 
 def _new_row_counts(findings: Sequence[TensorFinding]) -> dict[str, int]:
     """New rows by table, for those tables whose old rows could be read."""
-    new = {one.name: one.rows for one in findings if one.part == NEW_ROWS}
-    return {one.name: new.get(one.name, 0) for one in findings if one.part == OLD_ROWS
-            and one.state not in ("missing", "misshapen", "transposed")}
+    new = {finding.name: finding.rows for finding in findings if finding.part == NEW_ROWS}
+    return {finding.name: new.get(finding.name, 0) for finding in findings if finding.part == OLD_ROWS
+            and finding.state not in ("missing", "misshapen", "transposed")}
 
 
 def _untrained(findings: Sequence[TensorFinding], embedding: str) -> list[TensorFinding]:
     """New rows that no training reached, of the table that speech reads."""
-    return [one for one in findings if one.state == "untrained" and embedding in ("", one.name)]
+    return [finding for finding in findings if finding.state == "untrained" and embedding in ("", finding.name)]
 
 
 def _alike(untrained: Sequence[TensorFinding]) -> str:
-    return "all alike" if all(one.distinct == 1 for one in untrained) else "mostly alike"
+    return "all alike" if all(finding.distinct == 1 for finding in untrained) else "mostly alike"
 
 
 def _fewer_rows(findings: Sequence[TensorFinding]) -> bool:
-    return any(one.part == OLD_ROWS and one.state == "misshapen" and one.shape[:1] < (one.rows,) for one in findings)
+    return any(finding.part == OLD_ROWS and finding.state == "misshapen" and finding.shape[:1] < (finding.rows,)
+               for finding in findings)
 
 
 def _join(names: Sequence[str]) -> str:
@@ -627,42 +678,45 @@ def _join(names: Sequence[str]) -> str:
 
 def _table_sentences(findings: Sequence[TensorFinding]) -> list[str]:
     """A sentence for each table's old rows."""
-    return [f"Old rows of {one.name}: {one.words}" + (
-            f"; {one.rows_moved} of {one.rows} moved, by {one.median:.2%} of their length at the median and "
-            f"{one.largest:.2%} at most." if one.state in _MEASURED else ".")
-            for one in findings if one.part == OLD_ROWS]
+    return [f"Old rows of {finding.name}: {finding.words}" + (
+            f"; {finding.rows_moved} of {finding.rows} moved, by {finding.median:.2%} of their length at the median "
+            f"and {finding.largest:.2%} at most." if finding.state in _MEASURED else ".")
+            for finding in findings if finding.part == OLD_ROWS]
 
 
 def _part_sentences(findings: Sequence[TensorFinding]) -> list[str]:
     """A sentence for each other part of the model."""
-    rest = [one for one in findings if one.part not in (OLD_ROWS, NEW_ROWS)]
-    parts = list(dict.fromkeys(one.part for one in rest))
-    equal = [part for part in parts if all(one.state == "equal" for one in rest if one.part == part)]
+    listed = [finding for finding in findings if finding.part not in (OLD_ROWS, NEW_ROWS)]
+    parts = list(dict.fromkeys(finding.part for finding in listed))
+    equal = [part for part in parts if all(finding.state == "equal" for finding in listed if finding.part == part)]
     sentences = []
     if equal:
-        sentences.append(f"Bit-identical: {_join(equal)} ({sum(one.part in equal for one in rest)} tensors).")
+        sentences.append(f"Bit-identical: {_join(equal)} ({sum(finding.part in equal for finding in listed)} tensors).")
     for part in parts:
-        own = [one for one in rest if one.part == part and one.state != "extra"]
-        if part in equal or not own:
+        of_part = [finding for finding in listed if finding.part == part and finding.state != "extra"]
+        if part in equal or not of_part:
             continue
-        counts = sorted(Counter(one.state for one in own).items(), key=lambda item: _SEVERITY[item[0]])
-        line = f"{part.capitalize()}: {', '.join(f'{n} {state}' for state, n in counts)} of {len(own)} tensors"
-        if changes := [one.change for one in own if one.state in _MEASURED]:
+        counts = sorted(Counter(finding.state for finding in of_part).items(), key=lambda item: _SEVERITY[item[0]])
+        line = f"{part.capitalize()}: {', '.join(f'{n} {state}' for state, n in counts)} of {len(of_part)} tensors"
+        changes = [finding.change for finding in of_part if finding.state in _MEASURED]
+        if changes:
             line += f"; those that changed moved by {median(changes):.2%} of their length at the median"
-        if ranks := [one.rank for one in own if one.rank is not None]:
+        ranks = [finding.rank for finding in of_part if finding.rank is not None]
+        if ranks:
             line += f"; a LoRA of rank {max(ranks)} was merged into {len(ranks)} of them"
         sentences.append(line + ".")
-    if extra := [one.name for one in rest if one.state == "extra"]:
+    extra = [finding.name for finding in listed if finding.state == "extra"]
+    if extra:
         sentences.append(f"{len(extra)} tensors that the base does not have: {', '.join(extra[:3])}"
                          f"{' and more' if len(extra) > 3 else ''}.")
     return sentences
 
 
 def _new_row_sentences(findings: Sequence[TensorFinding]) -> list[str]:
-    new = [one for one in findings if one.part == NEW_ROWS]
+    new = [finding for finding in findings if finding.part == NEW_ROWS]
     if not new and not _fewer_rows(findings):
         return ["No new rows: it has the vocabulary size of the base."]
-    return [f"New rows of {one.name}: {one.rows}; {one.words}." for one in new]
+    return [f"New rows of {finding.name}: {finding.rows}; {finding.words}." for finding in new]
 
 
 def tokenizer_sentence(fit: TokenizerFit) -> str:
@@ -670,15 +724,16 @@ def tokenizer_sentence(fit: TokenizerFit) -> str:
     counts = f"The tokenizer has {fit.size} ids and the checkpoint {fit.rows} rows"
     if fit.beyond:
         return f"{counts}: {fit.beyond} pieces have no row, and a text with one of them fails. They do not fit."
+    # The facts are joined into one sentence.
     facts = [counts + (f" ({fit.spare} rows have no piece{', which is no fault' * bool(fit.added)})"
                        if fit.spare else "")]
     if fit.lost_count:
         facts.append(f"{fit.lost_count} pieces of the base are gone ({', '.join(fit.lost[:3])})")
     if fit.moved_count:
-        piece, before, now = fit.moved[0]
+        piece, old, new = fit.moved[0]
         rows = "and their rows moved with them" if fit.rows_follow else (
             f"and of these only {fit.following} find their row there" if fit.following else "and their rows did not")
-        facts.append(f"{fit.moved_count} pieces of the base have another id ({piece!r} was {before}, is {now}), {rows}")
+        facts.append(f"{fit.moved_count} pieces of the base have another id ({piece!r} was {old}, is {new}), {rows}")
     if fit.trespassing_count and not fit.rows_follow:
         piece, row = fit.trespassing[0]
         facts.append(f"{fit.trespassing_count} new pieces stand on rows of the base ({piece!r} on row {row})")

@@ -56,36 +56,42 @@ from data.durable_files import (
 
 def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Put the base model into `models/NAME`; one that is there is verified and repaired."""
-    wanted = find_entry(options.model)
-    chosen = variant(wanted, options.variant) if wanted.variants or options.variant else None
+    entry = find_entry(options.model)
+    chosen = variant(entry, options.variant) if entry.variants or options.variant else None
+
     if chosen is not None:
-        name = options.save_as or model_name(wanted, chosen)
+        name = options.save_as or model_name(entry, chosen)
         target = resolve_inside(workspace.models, name)
-        before = read_model_record(target) if target.is_dir() else None
-        require_licences(wanted, chosen, (*options.accept_licence, *(before.licences if before else ())))
-        request = DownloadRequest(wanted, chosen, name, options.revision,
+        earlier_record = read_model_record(target) if target.is_dir() else None
+        require_licences(entry, chosen, (*options.accept_licence, *(earlier_record.licences if earlier_record else ())))
+        request = DownloadRequest(entry, chosen, name, options.revision,
                                   licences=tuple(licence.name for licence in chosen.licences),
-                                  accept_unknown=options.accept_unknown, read_shapes=partial(_read_shapes, wanted.name))
+                                  accept_unknown=options.accept_unknown, read_shapes=partial(_read_shapes, entry.name))
+
         try:
             if options.folder:
                 result = import_model(request, confinement.open_path(options.folder), workspace, reporter)
             else:
                 result = download_model(request, Hub.from_environment(), workspace, reporter)
         except UnknownFilesError as error:
-            unknown_files.write(reporter.directory, error.files)  # the page offers to accept them
+            # The page offers to accept these files.
+            unknown_files.write(reporter.directory, error.files)
             raise
+
+        # The model never reads an optimizer's state, so it is not kept.
         try:
             saved = _strip(target, chosen.stripped, reporter)
         except UserError:
-            if options.folder and before is None:  # a wrong file; those that were given stay where they are
+            # The folder was a wrong one; the files that were given stay where they are.
+            if options.folder and earlier_record is None:
                 shutil.rmtree(target)
             raise
         result = {**result, "bytes": int(result["bytes"] or 0) - saved} if saved else result
         return {**result, **_probe(workspace, target, options.probe, reporter)}
     if options.folder or options.save_as:
-        raise UserError(f"{wanted.title} ships with Lisan: it needs no folder, and its name is {wanted.name}.",
+        raise UserError(f"{entry.title} ships with Lisan: it needs no folder, and its name is {entry.name}.",
                         "Leave --folder and --save-as out.")
-    return _copy_pack(wanted, workspace, reporter)
+    return _copy_pack(entry, workspace, reporter)
 
 
 def _read_shapes(family_name: str, path: Path) -> Shapes:
@@ -96,13 +102,14 @@ def _read_shapes(family_name: str, path: Path) -> Shapes:
     return {name: weights.shape(name) for name in weights.names}
 
 
-def _probe(workspace: Workspace, target: Path, wanted: bool, reporter: Reporter) -> Result:
+def _probe(workspace: Workspace, target: Path, requested: bool, reporter: Reporter) -> Result:
     """Probe a new base model, and record what was measured; one that was probed before keeps its result."""
     record = read_model_record(target)
     assert record is not None, "it was written with the model"
     if record.probe is None or record.probe.outcome == "not probed":
-        if wanted:
-            from core.proof.base_probe import probe_base  # torch takes seconds to load
+        if requested:
+            # torch takes seconds to load.
+            from core.proof.base_probe import probe_base
 
             with stage(reporter, "probe"):
                 probe = probe_base(workspace, target.name, reporter)
@@ -129,8 +136,10 @@ def _strip(target: Path, names: Sequence[str], reporter: Reporter) -> int:
         path, temporary = target / name, target / f".{name}.stripped"
         original = record.originals.get(name, record.files[name])
         if path.stat().st_size != original.size:
-            continue  # stripped already
-        from models.registry import family  # torch takes seconds to load
+            # The file is stripped already.
+            continue
+        # torch takes seconds to load.
+        from models.registry import family
 
         try:
             with stage(reporter, "strip"):
@@ -151,20 +160,21 @@ def _strip(target: Path, names: Sequence[str], reporter: Reporter) -> int:
     return saved
 
 
-def _copy_pack(wanted: CatalogEntry, workspace: Workspace, reporter: Reporter) -> Result:
+def _copy_pack(entry: CatalogEntry, workspace: Workspace, reporter: Reporter) -> Result:
     """Copy the pack to `models/NAME`, or replace what is damaged there."""
-    pack, target = pack_folder(wanted.name), resolve_inside(workspace.models, wanted.name)
+    pack, target = pack_folder(entry.name), resolve_inside(workspace.models, entry.name)
     sums = read_sums(pack / SUMS, RESTORE_HINT)
-    if absent := [str(pack / name) for name in sums if not (pack / name).is_file()]:
+    absent = [str(pack / name) for name in sums if not (pack / name).is_file()]
+    if absent:
         raise UserError(f"Files of the built-in model are missing: {', '.join(absent)}.", RESTORE_HINT)
     files = {name: ExpectedFile((pack / name).stat().st_size, digest) for name, digest in sums.items()}
-    total, done = sum(file.size for file in files.values()), 0
+    total, done_bytes = sum(file.size for file in files.values()), 0
     disk_hint = f"The model needs {total / 1e6:.0f} MB. Free some disk space, then continue."
 
     def on_block(size: int, name: str) -> None:
-        nonlocal done
-        done += size
-        reporter.emit(Progress(done, total, "bytes", name))
+        nonlocal done_bytes
+        done_bytes += size
+        reporter.emit(Progress(done_bytes, total, "bytes", name))
         check_stop(reporter, "Stopped before the model was whole; nothing half-written is left.")
 
     outcome = "already there, verified"
@@ -186,7 +196,7 @@ def _copy_pack(wanted: CatalogEntry, workspace: Workspace, reporter: Reporter) -
             raise UserError(f"{target} could not be written: {error.strerror or error}.", disk_hint,
                             ErrorKind.ENVIRONMENT) from error
         outcome = f"already there, {len(faults)} damaged files replaced"
-    return {"model": wanted.name, "folder": str(target), "files": len(sums), "bytes": total, "outcome": outcome}
+    return {"model": entry.name, "folder": str(target), "files": len(sums), "bytes": total, "outcome": outcome}
 
 
 def _copy_file(source: Path, target: Path, expected: ExpectedFile, on_block: BlockCallback) -> None:
@@ -198,5 +208,6 @@ def _copy_file(source: Path, target: Path, expected: ExpectedFile, on_block: Blo
             hasher.update(block)
             writing.write(block)
             on_block(len(block), source.name)
-    if fault := hasher.fault():
+    fault = hasher.fault()
+    if fault:
         raise UserError(f"{source} is damaged or cut off: {fault}.", RESTORE_HINT)

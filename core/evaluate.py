@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ ROMANISED = "+romanised"
 RECORDINGS = "recordings"
 _STOPPED = "Stopped on request: the clips so far are kept, and the job can continue."
 _BATCH = 8  # texts generated together
-_NAMED_SENTENCES = 5  # in a warning
-_CLIPS = "clips.jsonl"  # in the job's folder: what was synthesized, a clip a line
+_NAMED_SENTENCES = 5  # sentences named in a warning
+# The clips that were synthesized, one a line, in the job's folder.
+_CLIPS = "clips.jsonl"
 _TESTED = ("cer", "wer", "similarity", "naturalness", "mcd")
 _OF_SPEECH = ("naturalness", "similarity", "family_similarity", "rate", "rate_ratio", "f0_range", "f0_range_ratio",
               "mcd", "long_silence")
@@ -128,36 +130,38 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         recogniser = load_recogniser_or_warn(workspace, lead.model, warn, options if options.recogniser else None,
                                              languages=set(sentences))
         measurer = _Measurer(workspace, lead, recogniser, options)
-        sentences = {language: measurer.assign_speakers(some) for language, some in sentences.items()}
+        sentences = {language: measurer.assign_speakers(listed) for language, listed in sentences.items()}
 
     with stage(reporter, "plan"):
         tasks = {name: _tasks(options, workspace, lead, name, sentences, warn) for name in options.models}
         total = sum(map(len, tasks.values()))
-        counts = ", ".join(f"{language_name(code)} {len(some)}" for code, some in sentences.items())
+        counts = ", ".join(f"{language_name(code)} {len(listed)}" for code, listed in sentences.items())
         reporter.emit(Plan((f"{pluralize(total, 'clip')} of {len(options.models)} models; sentences: {counts}.",),
                            {"clips": total}))
     for name in options.models:
-        if note := verification.spoken_note(workspace, name.removesuffix(ROMANISED)):
+        note = verification.spoken_note(workspace, name.removesuffix(ROMANISED))
+        if note:
             warn(note)
-    made: list[_MadeClip] = []
+    made_clips: list[_MadeClip] = []
     with stage(reporter, "speak"):
         (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
-        known = _read_clips(reporter.directory)
-        for name, some in tasks.items():
-            for clip in _speak(options, lead, name, some, known, reporter):
-                made.append(clip)
-                known[name, clip.language, clip.number, clip.voice, clip.seed] = clip
-                reporter.emit(Progress(len(made), total, "clips", f"made, {name}"))
+        known_clips = _read_clips(reporter.directory)
+        for name, clip_tasks in tasks.items():
+            for clip in _speak(options, lead, name, clip_tasks, known_clips, reporter):
+                made_clips.append(clip)
+                known_clips[name, clip.language, clip.number, clip.voice, clip.seed] = clip
+                reporter.emit(Progress(len(made_clips), total, "clips", f"made, {name}"))
                 check_stop(reporter, _STOPPED)
 
     measured: list[EvaluatedClip] = []
     with stage(reporter, "measure"):
-        for clip in made:
+        for clip in made_clips:
             reporter.emit(Progress(len(measured), total, "clips", f"measured, {clip.model}"))
             check_stop(reporter, _STOPPED)
             measured.append(measurer.measure(clip, sentences[clip.language][clip.number], reporter.directory))
         reporter.emit(Progress(total, total, "clips", "measured"))
-        measured.sort(key=lambda clip: list(sentences).index(clip.language))  # new languages first
+        # New languages come first.
+        measured.sort(key=lambda clip: list(sentences).index(clip.language))
 
     with stage(reporter, "report"):
         estimates, tests = summarise(measured, options.models)
@@ -178,9 +182,9 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
                 write_sums(export)
     result: Result = {"clips": len(measured), "report": evaluation_report.HTML, "seconds": report.seconds}
     for name, by_language in estimates.items():
-        for language, found in by_language.items():
-            if "cer" in found:
-                result[f"error_{language}_{name}"] = evaluation_report.show("cer", found["cer"])
+        for language, metrics in by_language.items():
+            if "cer" in metrics:
+                result[f"error_{language}_{name}"] = evaluation_report.show("cer", metrics["cer"])
     return result
 
 
@@ -205,17 +209,17 @@ class _Lead:
                             "Name a model beside the recordings, such as base:tiny.")
         reference = next((name for name in models if not name.startswith("base:")), models[0])
         device = compute.setup_device(options.device)
-        first = cache.synthesizer(reference, workspace, device, options.precision, options.voices[0] if options.voices
-                                  else "", options.sound)
-        return cls(cache, workspace, options, device, first.synthesizer.model, reference)
+        loaded = cache.synthesizer(reference, workspace, device, options.precision, options.voices[0] if options.voices
+                                   else "", options.sound)
+        return cls(cache, workspace, options, device, loaded.synthesizer.model, reference)
 
     def new_languages(self) -> tuple[str, ...]:
         """The languages that a chosen recogniser scores."""
-        found = self.model.new_languages
-        if not found:
+        languages = self.model.new_languages
+        if not languages:
             raise UserError("The option `recogniser` is for the new language of a run or an export, and none of the "
                             "models has a new language.", "Add run:ID or export:NAME, or leave the recogniser out.")
-        return found
+        return languages
 
 
 def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
@@ -232,104 +236,120 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
                               or evaluation.dataset_sentences(dataset, model, code, manifest.HELD_OUT))
     for code in recorded:
         recorded[code] = _without_selection(workspace, options, code, recorded[code], warn)
+
+    # A listed sentence takes the recording of the held-out sentence with the same text.
     if options.sentences == "held-out":
-        found = recorded
+        sentences = recorded
     else:
         listed = ([ListedSentence(*pair) for pair in dict.fromkeys(probe_sentences(model.base_folder)[1])]
                   if options.sentences == "shipped"
                   else evaluation.read_sentences(confinement.open_path(options.sentences)))
-        originals = {(code, one.text): one for code, some in recorded.items() for one in some}
-        found = defaultdict(list)
+        originals = {(code, sentence.text): sentence for code, recordings in recorded.items()
+                     for sentence in recordings}
+        sentences = defaultdict(list)
         for item in listed:
             original = originals.get((item.language, item.text), HeldOutSentence(item.text, None))
-            found[item.language].append(replace(original, category=item.category))
-    wanted = options.languages or tuple(code for code in found if found[code]
+            sentences[item.language].append(replace(original, category=item.category))
+    chosen = options.languages or tuple(code for code in sentences if sentences[code]
                                         and (options.sentences == "held-out" or code in model.front_end.languages))
-    if missing := [code for code in wanted if not found.get(code)]:
-        raise UserError(f"There are no sentences in {', '.join(map(language_name, missing))}.",
+    without_sentences = [code for code in chosen if not sentences.get(code)]
+    if without_sentences:
+        raise UserError(f"There are no sentences in {', '.join(map(language_name, without_sentences))}.",
                         "Name a dataset with held-out clips (--dataset), or a text file (--sentences).")
-    if not wanted:
+    if not chosen:
         raise UserError("There are no sentences to speak.",
                         "Name a dataset with held-out clips (--dataset), or a text file (--sentences).")
-    ordered = sorted(wanted, key=lambda code: (code in model.front_end.base_languages, code))
-    return {code: [_Sentence(code, number, one.text, one.original, category=one.category, reader=one.speaker)
-                   for number, one in
-                   enumerate(evaluation.spread_evenly(found[code], options.count))] for code in ordered}
+
+    # New languages come first.
+    ordered = sorted(chosen, key=lambda code: (code in model.front_end.base_languages, code))
+    return {code: [_Sentence(code, number, sentence.text, sentence.original, category=sentence.category,
+                             reader=sentence.speaker)
+                   for number, sentence in
+                   enumerate(evaluation.spread_evenly(sentences[code], options.count))] for code in ordered}
 
 
 def _without_selection(workspace: Workspace, options: EvaluateOptions, language: str,
                        sentences: Sequence[HeldOutSentence], warn: Callable[[str], None]) -> list[HeldOutSentence]:
     """The sentences that selected no checkpoint of the runs; all of them, with a warning, where none would be left."""
+    # A checkpoint looks better on the sentences that selected it.
     selected: set[str] = set()
     for name in options.models:
         if name.startswith("run:"):
             folder = resolve(workspace, name).folder
             selected |= set(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored)
-    rest = [one for one in sentences if one.text not in selected]
-    if sentences and not rest:
+    remaining = [sentence for sentence in sentences if sentence.text not in selected]
+    if sentences and not remaining:
         warn(f"{language_name(language)}: measured on the sentences that selected the checkpoint, because no others "
              "are held out; on other sentences the error can be higher.")
-    return rest or list(sentences)
+    return remaining or list(sentences)
 
 
 def _about(workspace: Workspace, name: str) -> EvaluatedModel:
     """One entry of the option `models`."""
-    kind, _, rest = name.removesuffix(ROMANISED).partition(":")
+    kind, _, detail = name.removesuffix(ROMANISED).partition(":")
     if name == RECORDINGS:
         return EvaluatedModel(name, "the recordings of the sentences: the upper bound")
     if kind == "codec":
-        return EvaluatedModel(name, f"the recordings through the codec and vocoder of {rest}: the most that its "
+        return EvaluatedModel(name, f"the recordings through the codec and vocoder of {detail}: the most that its "
                                     "language model can reach")
     if kind == "folder":
-        return EvaluatedModel(name, f"the sound files of the folder {Path(rest).name}")
-    found = resolve(workspace, name.removesuffix(ROMANISED))
+        return EvaluatedModel(name, f"the sound files of the folder {Path(detail).name}")
+    model = resolve(workspace, name.removesuffix(ROMANISED))
     if kind == "run":
-        return EvaluatedModel(name, f"run {found.name}, step {found.step}", found.name, found.step)
+        return EvaluatedModel(name, f"run {model.name}, step {model.step}", model.name, model.step)
     if kind == "export":
-        record = records.read_export_record(found.folder)
+        record = records.read_export_record(model.folder)
         return EvaluatedModel(name, f"export of run {record.run}, step {record.step}", record.run, record.step)
     spelling = "; a language that it lacks is read in Latin letters: lower bound" if name.endswith(ROMANISED) else ""
-    return EvaluatedModel(name, f"base model {rest}{spelling}")
+    return EvaluatedModel(name, f"base model {detail}{spelling}")
 
 
 def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: str,
            sentences: Mapping[str, Sequence[_Sentence]], warn: Callable[[str], None]) -> list[_Task]:
     """The clips of one model; sentences that it cannot speak are counted in a warning."""
-    every = [one for some in sentences.values() for one in some]
+    all_sentences = list(chain.from_iterable(sentences.values()))
     if name == RECORDINGS or name.startswith("codec:"):
-        return [_Task(one, "", one.language, "", 0) for one in every if one.recording]
+        return [_Task(sentence, "", sentence.language, "", 0) for sentence in all_sentences if sentence.recording]
     if name.startswith("folder:"):
         folder = confinement.open_path(name.removeprefix("folder:"))
-        found = [_Task(one, str(path), one.language, "", 0) for one, path in _folder_clips(folder, every)]
-        if not found:
+        clip_tasks = [_Task(sentence, str(path), sentence.language, "", 0)
+                      for sentence, path in _folder_clips(folder, all_sentences)]
+        if not clip_tasks:
             raise UserError(f"No text in {name[7:]} is one of the sentences.",
                             "Put a .txt with the sentence beside each sound file, with the same name.")
-        return found
+        return clip_tasks
+
     model = lead.cache.synthesizer(name.removesuffix(ROMANISED), workspace, lead.device, options.precision,
                                    options.voices[0] if options.voices else "", options.sound,
                                    trained_on=lead.model).synthesizer.model
-    if unused := unused_controls(options.sound, model.family):
+    unused = unused_controls(options.sound, model.family)
+    if unused:
         warn(f"{', '.join(unused)}: no effect, because {model.family.name} has no such control.")
     voices = _Voices.of(options, lead, model)
+
+    # A sentence that the model cannot read is counted, by language.
     tasks, unread, changed = [], dict[str, list[str]](), dict[str, list[str]]()
-    for one in every:
-        given = None
-        if one.language in model.front_end.languages:
-            if not model.front_end.unready(one.language) and model.front_end.normalise(one.text, one.language):
+    for sentence in all_sentences:
+        reading = None
+        if sentence.language in model.front_end.languages:
+            if not model.front_end.unready(sentence.language) and model.front_end.normalise(sentence.text,
+                                                                                            sentence.language):
                 # rules write digits and signs out; only what they leave unknown is left out
                 text, unknown = evaluation.without_unknown(
-                    model.front_end, model.front_end.verbalize(one.text, one.language), one.language)
+                    model.front_end, model.front_end.verbalize(sentence.text, sentence.language), sentence.language)
                 if not unknown:
-                    given = (one.text, one.language)
+                    reading = (sentence.text, sentence.language)
                 elif text and options.unknown == "leave_out":
-                    given = (text, one.language)
-                    changed.setdefault(one.language, []).append(f"“{one.text}” (without {' '.join(unknown)})")
-        elif name.endswith(ROMANISED) and (spelled := base_input(model, one.text, one.language)):
-            given = (spelled.text, spelled.language)
-        if given is None:
-            unread.setdefault(one.language, []).append(f"“{one.text}”")
+                    reading = (text, sentence.language)
+                    changed.setdefault(sentence.language, []).append(f"“{sentence.text}” (without {' '.join(unknown)})")
+        elif name.endswith(ROMANISED) and (spelled := base_input(model, sentence.text, sentence.language)):
+            reading = (spelled.text, spelled.language)
+        if reading is None:
+            unread.setdefault(sentence.language, []).append(f"“{sentence.text}”")
             continue
-        tasks += [_Task(one, *given, voice, seed) for voice in voices.of_sentence(one) for seed in options.seeds]
+        tasks += [_Task(sentence, *reading, voice, seed) for voice in voices.of_sentence(sentence)
+                  for seed in options.seeds]
+
     for language, texts in unread.items():
         warn(f"{name} cannot read {len(texts)} of {len(sentences[language])} sentences in {language_name(language)}: "
              f"they are left out. {_named(texts)}")
@@ -341,8 +361,8 @@ def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: st
 
 def _named(texts: Sequence[str]) -> str:
     """The first few sentences, and the number of the others."""
-    more = len(texts) - _NAMED_SENTENCES
-    return f"{'; '.join(texts[:_NAMED_SENTENCES])}{f'; and {more} more' if more > 0 else ''}."
+    further = len(texts) - _NAMED_SENTENCES
+    return f"{'; '.join(texts[:_NAMED_SENTENCES])}{f'; and {further} more' if further > 0 else ''}."
 
 
 @dataclass(frozen=True)
@@ -350,16 +370,16 @@ class _Voices:
     """The voices that a model speaks in: those that were asked for, else its own, chosen by the recording."""
 
     asked: tuple[str, ...]
-    embeddings: Mapping[str, np.ndarray]  # of the speakers of its own voices, (D,)
+    embeddings: Mapping[str, np.ndarray]  # embeddings of the speakers of its own voices, (D,)
     model: TTSModel
     extractor: Extractor | None
 
     @classmethod
     def of(cls, options: EvaluateOptions, lead: _Lead, model: TTSModel) -> _Voices:
-        own = {} if options.voices else model.family.load_voices(model.base_folder)
-        embeddings = {name: model.lm.speaker_embedding(voice.conditioning) for name, voice in own.items()}
-        recording = "" if own or options.voices else evaluation.recording_of(lead.workspace, lead.model)
-        extractor = model.family.load_extractor(model.base_folder, model.device) if len(own) > 1 else None
+        own_voices = {} if options.voices else model.family.load_voices(model.base_folder)
+        embeddings = {name: model.lm.speaker_embedding(voice.conditioning) for name, voice in own_voices.items()}
+        recording = "" if own_voices or options.voices else evaluation.recording_of(lead.workspace, lead.model)
+        extractor = model.family.load_extractor(model.base_folder, model.device) if len(own_voices) > 1 else None
         return cls(options.voices or ((recording,) if recording else ()), embeddings, model, extractor)
 
     def of_sentence(self, sentence: _Sentence) -> tuple[str, ...]:
@@ -378,66 +398,74 @@ def _folder_clips(folder: Path, sentences: Sequence[_Sentence]) -> Iterator[tupl
     """The sound file of each sentence that a text file in `folder` has."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", "Give a folder of sound files with a .txt beside each.")
+
     texts = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in _SOUNDS and path.with_suffix(".txt").is_file():
             texts[" ".join(foreign.read_text(path.with_suffix(".txt")).split())] = path
-    for one in sentences:
-        if found := texts.get(" ".join(one.text.split())):
-            yield one, found
+    for sentence in sentences:
+        match = texts.get(" ".join(sentence.text.split()))
+        if match:
+            yield sentence, match
 
 
 def _read_clips(folder: Path) -> dict[tuple[str, str, int, str, int], _MadeClip]:
     """What the job has synthesized before; a clip whose file is gone, or not what was written, is made again."""
-    found = {}
+    made_clips = {}
     if (folder / _CLIPS).is_file():
         for line in (folder / _CLIPS).read_text(encoding="utf-8").splitlines():
             try:
                 clip = _MadeClip(**foreign.loads(line))
                 path = check_no_link_out(folder, clip.audio)
-            except (ValueError, TypeError, UserError):  # the line of a job that was killed, or of others
+            except (ValueError, TypeError, UserError):
+                # The line of a job that was killed, or of another program, is skipped.
                 continue
             if path.is_file() and _hash_file(path) == clip.sha256:
-                found[clip.model, clip.language, clip.number, clip.voice, clip.seed] = clip
-    return found
+                made_clips[clip.model, clip.language, clip.number, clip.voice, clip.seed] = clip
+    return made_clips
 
 
 def _speak(options: EvaluateOptions, lead: _Lead, name: str, tasks: Sequence[_Task],
-           known: Mapping[tuple[str, str, int, str, int], _MadeClip], reporter: Reporter) -> Iterator[_MadeClip]:
+           known_clips: Mapping[tuple[str, str, int, str, int], _MadeClip], reporter: Reporter) -> Iterator[_MadeClip]:
     """The clips of one model, each as it is written; those that are known are taken as they are."""
     place = list(options.models).index(name)
 
     def write(task: _Task, waveform: torch.Tensor, sample_rate: int, synthesis_s: float | None,
               finish_reason: str = "") -> _MadeClip:
-        one = task.sentence
+        sentence = task.sentence
         turn = options.voices.index(task.voice) if task.voice in options.voices else 0
-        path = f"{clips.FOLDER}/{place}-{one.language}-{one.number:04d}-{turn}-{task.seed}.wav"
+        path = f"{clips.FOLDER}/{place}-{sentence.language}-{sentence.number:04d}-{turn}-{task.seed}.wav"
         audio.save(reporter.directory / path, waveform, sample_rate)
-        made = _MadeClip(name, one.language, one.number, task.reading if task.reading != one.text else "", task.voice,
-                         task.seed, path, _hash_file(reporter.directory / path), synthesis_s, finish_reason)
+        made_clip = _MadeClip(name, sentence.language, sentence.number,
+                              task.reading if task.reading != sentence.text else "", task.voice,
+                              task.seed, path, _hash_file(reporter.directory / path), synthesis_s, finish_reason)
         with open(reporter.directory / _CLIPS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(made), ensure_ascii=False) + "\n")
-        return made
+            file.write(json.dumps(dataclasses.asdict(made_clip), ensure_ascii=False) + "\n")
+        return made_clip
 
-    waiting, plain = [], name.removesuffix(ROMANISED)
+    pending, plain = [], name.removesuffix(ROMANISED)
     for task in tasks:
         place_of = task.sentence.language, task.sentence.number, task.voice, task.seed
-        before = known.get((name, *place_of))
-        if before is None and task.reading == task.sentence.text and (plain, *place_of) in known:
-            before = replace(known[plain, *place_of], model=name)  # what the model reads as it stands is the same
-        if before:
-            yield before
+        known_clip = known_clips.get((name, *place_of))
+        if known_clip is None and task.reading == task.sentence.text and (plain, *place_of) in known_clips:
+            # What the model reads as it stands is the same clip.
+            known_clip = replace(known_clips[plain, *place_of], model=name)
+        if known_clip:
+            yield known_clip
         else:
-            waiting.append(task)
+            pending.append(task)
+
     if name == RECORDINGS or name.startswith("folder:"):
-        for task in waiting:
+        for task in pending:
             source = task.sentence.recording if name == RECORDINGS else Path(task.reading)
             assert source is not None
             yield write(replace(task, reading=task.sentence.text), *audio.read(source), None)
         return
+
+    # The codec alone speaks the recordings again.
     if name.startswith("codec:"):
         extractor, vocoder, voice = _codec(lead, name.partition(":")[2])
-        for task in waiting:
+        for task in pending:
             assert task.sentence.recording is not None
             waveform = audio.load(task.sentence.recording, extractor.sample_rate)
             features = extractor.extract(waveform)
@@ -445,15 +473,17 @@ def _speak(options: EvaluateOptions, lead: _Lead, name: str, tasks: Sequence[_Ta
                         vocoder.decode(features.speech_codes, voice(waveform, extractor.sample_rate)),
                         vocoder.sample_rate, None)
         return
-    groups: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)  # batches of one shape for every model
-    for task in waiting:
+
+    # Batches have one shape for every model.
+    groups: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)
+    for task in pending:
         groups[task.sentence.language, task.voice, task.seed].append(task)
-    for (_, voice_name, seed), some in groups.items():
+    for (_, voice_name, seed), grouped_tasks in groups.items():
         synthesizer = lead.cache.synthesizer(name.removesuffix(ROMANISED), lead.workspace, lead.device,
                                              options.precision, voice_name, options.sound,
                                              trained_on=lead.model).synthesizer
-        for start in range(0, len(some), _BATCH):
-            batch = some[start:start + _BATCH]
+        for start in range(0, len(grouped_tasks), _BATCH):
+            batch = grouped_tasks[start:start + _BATCH]
             streams = synthesizer.synthesize_batch([(task.reading_language, task.reading) for task in batch],
                                                    SamplingOptions(seed=seed))
             for task, stream in zip(batch, streams, strict=True):
@@ -502,13 +532,14 @@ class _Measurer:
 
     def instruments(self) -> dict[str, str]:
         """What measured what, for the report."""
-        asked = self._options.recogniser or f"that of the training, else of {self._model.family.name}"
-        known = ", ".join(self._recogniser.languages) if self._recogniser else "none"
+        recogniser_name = self._options.recogniser or f"that of the training, else of {self._model.family.name}"
+        languages = ", ".join(self._recogniser.languages) if self._recogniser else "none"
         for language in self._recogniser.languages if self._recogniser else ():
-            if description := measured_by(self._recogniser, language):
-                known += f"; {language}: {description}"
+            description = measured_by(self._recogniser, language)
+            if description:
+                languages += f"; {language}: {description}"
         return {
-            "Recogniser": f"{asked}; languages: {known}", "Naturalness": measures.NATURALNESS,
+            "Recogniser": f"{recogniser_name}; languages: {languages}", "Naturalness": measures.NATURALNESS,
             "Speaker similarity": measures.SPEAKER,
             "Speaker similarity (own)": f"voice encoder of {self._model.family.name} ({self._extractor.fingerprint})",
             "Intervals": f"95%, percentile bootstrap over sentences, {evaluation_report.RESAMPLES} resamples",
@@ -519,17 +550,18 @@ class _Measurer:
         """The sentences with the speaker of each recording: the most similar of the model's own voices, else one."""
         voices = self._model.family.load_voices(self._model.base_folder)
         embeddings = {name: self._model.lm.speaker_embedding(voice.conditioning) for name, voice in voices.items()}
-        found = []
-        for one in sentences:
-            if one.recording is None:
-                found.append(one)
+        assigned = []
+        for sentence in sentences:
+            if sentence.recording is None:
+                assigned.append(sentence)
                 continue
-            values = self._of_recording(one.recording)
-            own = np.array(values["family_speaker"])
-            speaker = max(sorted(embeddings), key=lambda name: measures.cosine(embeddings[name], own), default="one")
-            self._speakers[one.language, speaker][one.number] = np.array(values["speaker"]), own
-            found.append(replace(one, speaker=speaker))
-        return found
+            values = self._of_recording(sentence.recording)
+            family_embedding = np.array(values["family_speaker"])
+            speaker = max(sorted(embeddings), key=lambda name: measures.cosine(embeddings[name], family_embedding),
+                          default="one")
+            self._speakers[sentence.language, speaker][sentence.number] = np.array(values["speaker"]), family_embedding
+            assigned.append(replace(sentence, speaker=speaker))
+        return assigned
 
     def measure(self, clip: _MadeClip, sentence: _Sentence, folder: Path) -> EvaluatedClip:
         """All values of a clip; those that cannot be computed are left out."""
@@ -539,6 +571,8 @@ class _Measurer:
         reference = transcript = ""
         language, front_end = sentence.language, self._model.front_end
         text = front_end.verbalize(sentence.text, language) if language in front_end.languages else sentence.text
+
+        # The error needs a recogniser of the language; its transcript is cached by the sound.
         if evaluation.can_score(self._recogniser, language):
             key = f"{self._recogniser_key} {language} {text}"
             if key not in cached:
@@ -551,23 +585,32 @@ class _Measurer:
                                                  lambda part: recogniser.normalise(part, language))
             if clip.finish_reason == "repetition":
                 values["repetition"] = (1.0, 1.0)
-        own = self._of_sound(clip.sha256, waveform, rate)
+
+        # Similarity compares the clip with the other recordings of the same speaker.
+        sound = self._of_sound(clip.sha256, waveform, rate)
         group = self._speakers.get((language, clip.voice if clip.voice in self._options.voices
                                     and (language, clip.voice) in self._speakers else sentence.speaker), {})
-        others = [vectors for number, vectors in group.items() if number != sentence.number]
-        if Path(clip.voice).is_file():  # a reference recording is the speaker
+        other_vectors = [vectors for number, vectors in group.items() if number != sentence.number]
+        # A reference recording is the speaker.
+        if Path(clip.voice).is_file():
             prompt = self._of_recording(confinement.open_path(clip.voice))
-            others = [(np.array(prompt["speaker"]), np.array(prompt["family_speaker"]))]
-        if others and own["speaker"] is not None:
+            other_vectors = [(np.array(prompt["speaker"]), np.array(prompt["family_speaker"]))]
+        if other_vectors and sound["speaker"] is not None:
             for name, key, column in (("similarity", "speaker", 0), ("family_similarity", "family_speaker", 1)):
-                centre = np.mean([vectors[column] / np.linalg.norm(vectors[column]) for vectors in others], axis=0)
-                values[name] = (measures.cosine(np.array(own[key]), centre), 1.0)
-        values["naturalness"] = (own["naturalness"], 1.0)
-        spoken = float(len(text.replace(" ", "")))  # as `clip_findings.speaking_rate`, whatever a recogniser writes
-        if own["speech_s"] > 0:
-            values["rate"] = (spoken / own["speech_s"], 1.0)
-        if own["f0_range"] is not None:
-            values["f0_range"] = (own["f0_range"], 1.0)
+                centre = np.mean([vectors[column] / np.linalg.norm(vectors[column]) for vectors in other_vectors],
+                                 axis=0)
+                values[name] = (measures.cosine(np.array(sound[key]), centre), 1.0)
+
+        # Naturalness, rate and pitch depend on the sound alone.
+        values["naturalness"] = (sound["naturalness"], 1.0)
+        # Letters are counted as in `clip_findings.speaking_rate`, whatever a recogniser writes.
+        letter_count = float(len(text.replace(" ", "")))
+        if sound["speech_s"] > 0:
+            values["rate"] = (letter_count / sound["speech_s"], 1.0)
+        if sound["f0_range"] is not None:
+            values["f0_range"] = (sound["f0_range"], 1.0)
+
+        # A recording of the sentence gives a spectral distance and ratios.
         if sentence.recording is not None and clip.model != RECORDINGS:
             recorded = self._of_recording(sentence.recording)
             key = f"mcd {recorded['sha256']}"
@@ -575,21 +618,25 @@ class _Measurer:
                 cached[key] = measures.mel_cepstral_distance(measures.mel_cepstra(waveform, rate),
                                                              self._cepstra_of(sentence.recording))
             values["mcd"] = (cached[key], 1.0)
-            if own["speech_s"] > 0 and recorded["speech_s"] > 0:
-                values["rate_ratio"] = (recorded["speech_s"] / own["speech_s"], 1.0)
-            if own["f0_range"] is not None and recorded["f0_range"]:
-                values["f0_range_ratio"] = (own["f0_range"] / recorded["f0_range"], 1.0)
-        values["long_silence"] = (float(own["pause_s"] >= measures.LONG_PAUSE_S), 1.0)
-        values["clipping"] = (float(own["clipped"] > ClipLimits().clipped_share), 1.0)
+            if sound["speech_s"] > 0 and recorded["speech_s"] > 0:
+                values["rate_ratio"] = (recorded["speech_s"] / sound["speech_s"], 1.0)
+            if sound["f0_range"] is not None and recorded["f0_range"]:
+                values["f0_range_ratio"] = (sound["f0_range"] / recorded["f0_range"], 1.0)
+
+        # Faults are 1 or 0, so that their mean is a share.
+        values["long_silence"] = (float(sound["pause_s"] >= measures.LONG_PAUSE_S), 1.0)
+        values["clipping"] = (float(sound["clipped"] > ClipLimits().clipped_share), 1.0)
         duration_s = len(waveform) / rate
         if clip.synthesis_s is not None:
             silent = voice_power(audio.to_numpy(waveform), rate) < LEAST_VOICE
-            if silent:  # they would be values of silence: Distill-MOS gives it about 2 of 5
+            # The values would be those of silence: Distill-MOS gives it about 2 of 5.
+            if silent:
                 values = {name: value for name, value in values.items() if name not in _OF_SPEECH}
             values["no_speech"] = (float(silent), 1.0)
             values["missing_stop"] = (float(clip.finish_reason != "stop"), 1.0)
             values["real_time_factor"] = (clip.synthesis_s, duration_s)
-        cached.update(own)
+
+        cached.update(sound)
         self._save(clip.sha256, cached)
         return EvaluatedClip(clip.model, language, sentence.number, sentence.text, clip.reading, clip.voice, clip.seed,
                              clip.audio, clip.sha256, round(duration_s, 3), reference, transcript, clip.finish_reason,
@@ -600,7 +647,8 @@ class _Measurer:
         """The measures of a recording, and its hash."""
         if path not in self._recordings:
             waveform, rate = audio.read(path)
-            waveform = (waveform.clamp(-1, 1) * 32767).round() / 32768  # as the clip that is written of it
+            # The recording is rounded as the clip that is written of it.
+            waveform = (waveform.clamp(-1, 1) * 32767).round() / 32768
             digest = _hash(waveform, rate)
             values = self._of_sound(digest, waveform, rate)
             self._save(digest, {**self._cached(digest), **values})
@@ -625,7 +673,8 @@ class _Measurer:
             embeddings: tuple[list[float] | None, list[float] | None] = (
                 measures.similarity_embedding(waveform, rate).tolist(),
                 self._model.lm.speaker_embedding(features.conditioning).tolist())
-        except UserError:  # silent or too short: it has no speaker
+        except UserError:
+            # A silent or too short clip has no speaker.
             embeddings = None, None
         return {
             "fingerprint": self._extractor.fingerprint, "naturalness": measures.naturalness(waveform, rate),
@@ -668,24 +717,30 @@ def summarise(measured: Sequence[EvaluatedClip], models: Sequence[str]
     sums: dict[tuple[str, str, str], dict[int, np.ndarray]] = defaultdict(dict)
     for clip in measured:
         for metric, pair in clip.values.items():
-            some = sums[clip.model, clip.language, metric]
-            some[clip.sentence] = some.get(clip.sentence, np.zeros(2)) + np.array(pair)  # voices and seeds add up
+            sentence_sums = sums[clip.model, clip.language, metric]
+            # Voices and seeds of a sentence add up.
+            sentence_sums[clip.sentence] = sentence_sums.get(clip.sentence, np.zeros(2)) + np.array(pair)
+
     estimates: dict[str, dict[str, dict[str, MetricEstimate]]] = {}
-    for (model, language, metric), some in sums.items():
-        numerators, denominators = np.array(list(some.values())).T
+    for (model, language, metric), sentence_sums in sums.items():
+        numerators, denominators = np.array(list(sentence_sums.values())).T
         interval = evaluation_report.bootstrap_interval(numerators, denominators)
         estimates.setdefault(model, {}).setdefault(language, {})[metric] = MetricEstimate(
-            evaluation_report.ratio(numerators, denominators), *interval, len(some))
+            evaluation_report.ratio(numerators, denominators), *interval, len(sentence_sums))
+
+    # Every two models are compared on the sentences that both spoke.
     tests = []
     for language in dict.fromkeys(clip.language for clip in measured):
         for metric in _TESTED:
-            for place, first in enumerate(models):
-                for second in models[place + 1:]:
-                    one, other = (sums.get((name, language, metric), {}) for name in (first, second))
-                    shared = [number for number in one if number in other]
+            for place, first_model in enumerate(models):
+                for second_model in models[place + 1:]:
+                    sums_1, sums_2 = (sums.get((name, language, metric), {}) for name in (first_model, second_model))
+                    shared = [number for number in sums_1 if number in sums_2]
                     if shared:
-                        a, b = (np.array([some[number] for number in shared]).T for some in (one, other))
-                        tests.append(PairedTest(metric, language, first, second, *evaluation_report.paired_test(
+                        a, b = (np.array([model_sums[number] for number in shared]).T
+                                for model_sums in (sums_1, sums_2))
+                        tests.append(PairedTest(metric, language, first_model, second_model,
+                                                *evaluation_report.paired_test(
                             (a[0], a[1]), (b[0], b[1])), len(shared)))
     return estimates, tuple(tests)
 

@@ -68,8 +68,10 @@ from models.base import ExportFile
 
 _STOPPED = ("Stopped on request: nothing was exported, and no partial files are left. The job can continue, with the "
             "certificate where that was made.")
-_MERGED_BOUND = 1e-3  # of the largest logit: merged weights round otherwise than a sum of two products
-_WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
+# The bound relative to the largest logit: merged weights round otherwise than a sum of two products.
+_MERGED_BOUND = 1e-3
+# The file in the job's folder with the hash of `SUMS` of the export that it made.
+_WRITTEN = "written.txt"
 EXAMPLE, SAMPLES = "load_example.py", "samples"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
@@ -87,7 +89,8 @@ _OWN_FILES = (
 def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write `exports/NAME`; a failed check of the certificate that no override names raises `UserError`."""
     target, note = resolve_inside(workspace.exports, options.export), reporter.directory / _WRITTEN
-    if note.is_file() and (target / EXPORT_SUMS).is_file():  # this job made it before it was killed, if it is the same
+    # This job may have made the export before it was killed.
+    if note.is_file() and (target / EXPORT_SUMS).is_file():
         records.check_export_files(target)
         if hash_file(target / EXPORT_SUMS) == note.read_text(encoding="utf-8"):
             proof = certificate.read(target / CERTIFICATE)
@@ -96,18 +99,22 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             return _result(target, records.read_export_record(target), proof, _overridden(proof, options))
     run_ref = catalog.require_run(options.run)
     workspace.new_export(options.export)
-    found = resolve(workspace, run_ref)
-    ref, folder = f"run:{found.name}@{found.step}", found.folder
+    model_reference = resolve(workspace, run_ref)
+    ref, folder = f"run:{model_reference.name}@{model_reference.step}", model_reference.folder
     _check_learning(ref, learning.read_report(folder.parent.parent, records.read_record(
         folder / records.CHECKPOINT, CheckpointRecord).step), options)
-    device = compute.setup_device("cpu")  # bit equality is claimed for it
+    # Bit equality is claimed for the CPU.
+    device = compute.setup_device("cpu")
 
     with stage(reporter, "certificate"):
         proof, model, count = _certificate(workspace, folder, device, reporter, speak=not options.unproven)
-        known, overridden = [check.name for check in proof.checks], _overridden(proof, options)
-        if unknown := [name for name in options.override if name not in known]:
-            raise UserError(f"There is no check named {', '.join(unknown)}.", f"The checks are: {', '.join(known)}.")
-        if blocking := proof.blocking(options.override):
+        check_names, overridden = [check.name for check in proof.checks], _overridden(proof, options)
+        unknown = [name for name in options.override if name not in check_names]
+        if unknown:
+            raise UserError(f"There is no check named {', '.join(unknown)}.",
+                            f"The checks are: {', '.join(check_names)}.")
+        blocking = proof.blocking(options.override)
+        if blocking:
             failed = [proof.check(name) for name in blocking]
             faults = "; ".join(f"{check.name}: wanted {check.expected}, got {check.actual}" for check in failed)
             raise UserError(f"The certificate of {proof.ref} has failed checks, so it is not exported: {faults}.",
@@ -116,7 +123,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     check_stop(reporter, _STOPPED)
 
     record = _record(workspace, folder, model, options.export, proof)
-    if other_library := model.text_library_note():
+    other_library = model.text_library_note()
+    if other_library:
         reporter.emit(WarningRaised(other_library))
     if proof.learning.bad:
         reporter.emit(WarningRaised(f"{proof.describe()} The outcome was accepted."))
@@ -124,7 +132,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).actual}."))
     reporter.emit(Plan((f"{', '.join(record.languages)} and the languages of {record.origin.model}, from {ref} to "
                         f"{target.name}.",)))
-    gc.collect()  # the base, which the certificate compared with
+    # The base, which the certificate compared with, is freed.
+    gc.collect()
     with stage(reporter, "write"), atomic_directory(target) as aside:
         try:
             tensors = plain_tensors(model)
@@ -144,9 +153,11 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         check_stop(reporter, _STOPPED)
 
         texts = _sample_texts(workspace, model)
-        recording = evaluation.recording_of(workspace, model)  # empty where the data is gone: a voice of the model
+        # If the data is gone this is empty, and a voice of the model speaks.
+        recording = evaluation.recording_of(workspace, model)
         checks, hashes = [], {name: hash_tensors({name: value}) for name, value in (merged or {}).items()}
-        del tensors, merged  # gigabytes; two models at a time are enough to compare, and one to speak
+        # These are gigabytes; two models at a time are enough to compare, and one to speak.
+        del tensors, merged
         if hashes:
             checks.append(_merged_check(model, hashes, load_merged(aside, _merged_file(files), device), count))
         gc.collect()
@@ -154,6 +165,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         checks.insert(0, _reload_check(workspace, model, again, count))
         del model
         gc.collect()
+
+        # The codec must be the base's own, because the training could not change it.
         codec_check = certification.export_codec_check(workspace.model(record.origin.model), aside, again.family)
         if codec_check.result == "failed":
             raise UserError(f"The codec or vocoder of the export is not the base's: {codec_check.actual}.",
@@ -163,8 +176,11 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         certificate.write(aside / CERTIFICATE, proof)
         samples = _write_samples(aside, again, texts, recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
-        if evaluated := evaluation_report.find(workspace, record.run, record.step):
+        evaluated = evaluation_report.find(workspace, record.run, record.step)
+        if evaluated:
             evaluation_report.attach(aside, *evaluated)
+
+        # The hashes are listed last, when every file is written.
         subject = verification.Subject.of_export(aside)
         proof = verification.bind(workspace, certificate.read(subject.certificate),
                                   verification.certified_files(subject))
@@ -194,28 +210,31 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     Without `speak` it has the checks of the files alone, and says that the error rates are not proven yet.
     """
     input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
-    known = certification.find_certificate(workspace, folder.parent.parent, input_hash)
+    stored = certification.find_certificate(workspace, folder.parent.parent, input_hash)
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     subject = verification.Subject.of_checkpoint(workspace, folder, record)
-    files = () if known else verification.certified_files(subject)
-    inputs = None if known else certification.load_certificate_inputs(
+    files = () if stored else verification.certified_files(subject)
+    inputs = None if stored else certification.load_certificate_inputs(
         workspace, folder, device, certification.SENTENCES, input_hash,
         lambda message: reporter.emit(WarningRaised(message)))
     model = inputs.finetuned if inputs else load_checkpoint(workspace, folder, device)
     if inputs and not speak:
+
         inputs = certification.without_sentences(inputs)
     size = inputs.size if inputs else 0
     probes = _probes(workspace, model)
     remaining = len(probes) + len(_merged_probes(model)) + len(_sample_texts(workspace, model))
     count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certification.PROGRESS_UNIT)
-    if known:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
-        reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
-        return _with_training(known, folder.parent.parent), model, count
+    if stored:
+        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created))
+        reporter.emit(Plan((f"The certificate of {created} was computed from the same files: it is used as it is.",)))
+        return _with_training(stored, folder.parent.parent), model, count
+
     assert inputs is not None
     if not speak:
         reporter.emit(WarningRaised("It is exported before its certificate is complete: the error rates are "
                                     f"{certificate.NOT_PROVEN_YET}. Export it again when they are."))
+    # The files are compared before and after, so the certificate is of the files that were read.
     proof = certification.compute_certificate(inputs, count.part(size))
     verification.check_unchanged(subject, files)
     proof = verification.bind(workspace, proof, files)
@@ -229,19 +248,21 @@ def _with_training(proof: Certificate, run_dir: Path) -> Certificate:
 
 
 def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, proof: Certificate) -> ExportRecord:
-    found = records.read_record(checkpoint / records.CHECKPOINT, CheckpointRecord)
+    source = records.read_record(checkpoint / records.CHECKPOINT, CheckpointRecord)
     errors = {item.language: item.recordings_cer for item in proof.errors if item.recordings_cer is not None}
     unmeasured = set(model.front_end.languages) - set(errors)
-    recogniser = load_recogniser_or_warn(workspace, model, lambda message: None, found, unmeasured)  # it warned before
+    # It warned before, so it is silent here.
+    recogniser = load_recogniser_or_warn(workspace, model, lambda message: None, source, unmeasured)
     for language in unmeasured:
-        if (error := evaluation.recordings_cer(workspace, model, recogniser, language)) is not None:
+        error = evaluation.recordings_cer(workspace, model, recogniser, language)
+        if error is not None:
             errors[language] = error
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
-    return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
+    return ExportRecord(name, source.run, source.step, source.scope, source.dataset, new, model.origin,
                         evaluation.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.lm.module)) if model.changed else "",
-                        records.strip_folder(found.recogniser), found.recogniser_language, model.text_library,
-                        found.imported)
+                        records.strip_folder(source.recogniser), source.recogniser_language, model.text_library,
+                        source.imported)
 
 
 def _probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
@@ -254,12 +275,12 @@ def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count:
     """The written files, loaded `again`, give tensors and logits bit-identical to the checkpoint's."""
     probes, equal = _probes(workspace, model), 0
     progress = count.part(len(probes))
-    for done, item in enumerate(probes, 1):
+    for done_count, item in enumerate(probes, 1):
         equal += same_logits(model, again, item)
-        progress(Progress(done, len(probes), "probes", "of the written files compared"))
-    tensors, reread = ({**base_tensors(one.lm.module), **plain_tensors(one),
-                        **(one.adapters.tensors() if one.adapters else {}),
-                        **(one.decoder.tensors if one.decoder else {})} for one in (model, again))
+        progress(Progress(done_count, len(probes), "probes", "of the written files compared"))
+    tensors, reread = ({**base_tensors(loaded.lm.module), **plain_tensors(loaded),
+                        **(loaded.adapters.tensors() if loaded.adapters else {}),
+                        **(loaded.decoder.tensors if loaded.decoder else {})} for loaded in (model, again))
     same = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     actual = f"{same} tensors and {equal} samples bit-identical"
     if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):
@@ -281,41 +302,46 @@ def _merged_file(files: Sequence[ExportFile]) -> str:
 
 
 @torch.inference_mode()
-def _merged_check(model: TTSModel, written: Mapping[str, str], again: TTSModel,
+def _merged_check(model: TTSModel, hashes: Mapping[str, str], again: TTSModel,
                   count: CombinedProgress) -> CertificateCheck:
-    """The merged file, loaded `again`, has the tensors with the hashes `written`, and predicts what the adapters do."""
+    """The merged file, loaded `again`, has the tensors with the `hashes`, and predicts what the adapters do."""
     reread, probes, furthest = plain_tensors(again), _merged_probes(model), 0.0
-    same = sum(written.get(name) == hash_tensors({name: value}) for name, value in reread.items())
+    same = sum(hashes.get(name) == hash_tensors({name: value}) for name, value in reread.items())
     progress = count.part(len(probes))
-    for done, item in enumerate(probes, 1):
+    for done_count, item in enumerate(probes, 1):
         with model.adapters_for(item.language):
-            wanted = model.lm.probe(item.sample)
-        found = again.lm.probe(item.sample)
-        for one, other in ((wanted.text_logits, found.text_logits), (wanted.speech_logits, found.speech_logits)):
-            furthest = max(furthest, float((one - other).abs().max() / one.abs().max()))
-        progress(Progress(done, len(probes), "probes", "of the merged file compared"))
+            expected_logits = model.lm.probe(item.sample)
+        merged_logits = again.lm.probe(item.sample)
+        for adapter_values, merged_values in ((expected_logits.text_logits, merged_logits.text_logits),
+                                              (expected_logits.speech_logits, merged_logits.speech_logits)):
+            furthest = max(furthest, float((adapter_values - merged_values).abs().max() / adapter_values.abs().max()))
+        progress(Progress(done_count, len(probes), "probes", "of the merged file compared"))
     actual = f"{same} tensors bit-identical, logits of {len(probes)} samples {furthest:.1g} apart"
-    if same != len(written) or set(written) != set(reread) or not furthest <= _MERGED_BOUND:
+    if same != len(hashes) or set(hashes) != set(reread) or not furthest <= _MERGED_BOUND:
         raise UserError(f"The file with the adapters merged does not reload as it was: {actual}.",
                         "The disk may be failing; continue to try again.", ErrorKind.ENVIRONMENT)
-    expected = (f"{len(written)} tensors bit-identical, logits of {len(probes)} samples at most {_MERGED_BOUND:.0e} of "
+    expected = (f"{len(hashes)} tensors bit-identical, logits of {len(probes)} samples at most {_MERGED_BOUND:.0e} of "
                 "the largest one apart")
     return CertificateCheck("merged_reloads", "passed", expected, actual,
                             "The merged file, loaded again, predicts the new language as the adapters do.")
 
 
 @torch.inference_mode()
-def same_logits(one: TTSModel, other: TTSModel, item: ProbeSample) -> bool:
+def same_logits(model: TTSModel, reloaded: TTSModel, item: ProbeSample) -> bool:
     """Whether two models give bit-identical logits for one sample."""
-    with one.adapters_for(item.language), other.adapters_for(item.language):
-        return certification.equal_logits(one.lm.probe(item.sample), other.lm.probe(item.sample))
+    with model.adapters_for(item.language), reloaded.adapters_for(item.language):
+        return certification.equal_logits(model.lm.probe(item.sample), reloaded.lm.probe(item.sample))
 
 
 def _sample_texts(workspace: Workspace, model: TTSModel) -> list[tuple[str, str]]:
     """A held-out sentence of each language, new languages first."""
     languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    return [(language, sentences[0].text) for language in languages
-            if (sentences := evaluation.held_out_recordings(workspace, model, language))]
+    texts = []
+    for language in languages:
+        sentences = evaluation.held_out_recordings(workspace, model, language)
+        if sentences:
+            texts.append((language, sentences[0].text))
+    return texts
 
 
 def _write_samples(folder: Path, model: TTSModel, texts: Sequence[tuple[str, str]],
@@ -341,10 +367,10 @@ def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof
         dataset = manifest.load_card(workspace.dataset(record.dataset))
         source, licence = f"`{Path(dataset.source).name or dataset.source}`", dataset.licence
         clips = f"{pluralize(dataset.clips, 'clip')} ({duration_text(dataset.duration_s)})"
-    own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
-                                                                       EXPORT_SUMS) or (folder / path).exists()]
-    facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own), tuple(samples), overridden,
-                      _merged_file(files), licence)
+    own_files = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
+                                                                             EXPORT_SUMS) or (folder / path).exists()]
+    facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own_files), tuple(samples),
+                      overridden, _merged_file(files), licence)
     (folder / EXPORT_CARD).write_text(card(record, proof, facts), encoding="utf-8")
     _, language, text = samples[0] if samples else ("", record.languages[0], "")
     (folder / EXAMPLE).write_text(load_example(language, text), encoding="utf-8")
@@ -399,16 +425,17 @@ class CardFacts:
     """What the card says beyond record and certificate. `overridden` are failed checks that did not block."""
 
     dataset_source: str
-    dataset_clips: str  # in words
+    dataset_clips: str  # number and length of the clips, in words
     files: tuple[tuple[str, str], ...]  # path and purpose
     samples: tuple[tuple[str, str, str], ...]  # path, language and text
     overridden: tuple[str, ...]
     merged: str  # file with merged adapters; empty when there are none
-    dataset_licence: str = ""  # as it was given when the dataset was prepared
+    dataset_licence: str = ""  # licence named when the dataset was prepared
 
 
 def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> str:
     """README.md of the export."""
+
     base = find_entry(record.origin.family)
     languages = ", ".join(record.languages)
     parts = [
@@ -449,7 +476,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
 def _earlier_languages(record: ExportRecord) -> list[str]:
     """The languages that the model had before the last extension, besides those of the base."""
     earlier = record.origin.earlier_trainings
-    listed = ", ".join(f"{', '.join(one.languages)} (`{one.source}`)" for one in earlier)
+    listed = ", ".join(f"{', '.join(training.languages)} (`{training.source}`)" for training in earlier)
     return [f"Earlier trainings added: {listed}. Each has its rows and adapters in `{records.EARLIER_TRAININGS}`, "
             "which this training could not change; the checks below cover these languages like those of the base."
             ] if earlier else []
@@ -525,10 +552,10 @@ def _merged(record: ExportRecord, merged: str) -> list[str]:
     if not merged:
         return []
     earlier = record.origin.earlier_languages
-    spoken = ", ".join(code for code in record.languages if code not in earlier)
+    languages = ", ".join(code for code in record.languages if code not in earlier)
     return [f"`{merged}` has the adapters merged into the weights, for programs that know no adapters. It speaks "
-            f"{spoken} like the rest of this export, but it CHANGES the {', '.join(['base languages', *earlier])}: the "
-            "certificate does not hold for it."]
+            f"{languages} like the rest of this export, but it CHANGES the {', '.join(['base languages', *earlier])}: "
+            "the certificate does not hold for it."]
 
 
 def _percent(value: float | None) -> str:

@@ -40,41 +40,44 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     with stage(reporter, "new rows"):
         tables = {rows_name(table): whole_table(base.lm.module, table) for table in base.lm.text_tables}
         of_languages = rows_name(base.lm.language_table)
-        made = initial_rows(tables, base.front_end, front_end, options.initialisation, options.seed,
-                            of_languages)
-    if options.initialisation == "fitted" and made.spelled:  # a variant has a tag alone
-        def report(done: int, total: int) -> None:
-            reporter.emit(Progress(done, total, "steps", "of the fit"))
+        start = initial_rows(tables, base.front_end, front_end, options.initialisation, options.seed,
+                             of_languages)
+    # A variant has a tag alone, so there is nothing to fit.
+    if options.initialisation == "fitted" and start.spelled:
+        def report(step: int, total: int) -> None:
+            reporter.emit(Progress(step, total, "steps", "of the fit"))
             check_stop(reporter)
 
         with stage(reporter, "fit"):
-            fitted = fit_rows(base, front_end, made.rows, made.spellings, options.seed, report)
-        kept = "" if fitted.after < fitted.before else "; the start was kept"
+            fitted = fit_rows(base, front_end, start.rows, start.spellings, options.seed, report)
+        outcome = "" if fitted.after < fitted.before else "; the start was kept"
         reporter.emit(Plan(
             (f"The states of random words are {fitted.before:.1%} away from those of their spelling before the fit, "
-             f"{fitted.after:.1%} after it{kept}.",),
+             f"{fitted.after:.1%} after it{outcome}.",),
             {"per_mille_before": round(1000 * fitted.before), "per_mille_after": round(1000 * fitted.after)}))
-        made = replace(made, rows=fitted.rows)
+        start = replace(start, rows=fitted.rows)
 
     origin = replace(base.origin, size=front_end.size, fingerprint=front_end.fingerprint)
     languages = tuple(code for code in front_end.languages if code not in base.front_end.languages)
+
+    # The record says how the rows began, so that the extension can be made again.
     record = ExtensionRecord(options.extension, options.tokenizer, languages, options.initialisation, options.seed,
-                             hash_tensors(made.rows), origin, len(made.spelled))
-    from_mean = count - len(made.spelled) - len(made.tags)
+                             hash_tensors(start.rows), origin, len(start.spelled))
+    from_mean = count - len(start.spelled) - len(start.tags)
     reporter.emit(Plan(
         (f"{count} new rows after the {old_rows} of the base in each of "
-         f"{', '.join(name for name in made.rows if name != of_languages)}.",
-         *([f"{len(made.rows[of_languages])} in {of_languages}: a copy of the language's own row, or the mean of those "
-            "of the base languages."] if of_languages else []),
-         f"Start: {len(made.spelled)} from their spelling, {len(made.tags)} tags from the base's tags, "
+         f"{', '.join(name for name in start.rows if name != of_languages)}.",
+         *([f"{len(start.rows[of_languages])} in {of_languages}: a copy of the language's own row, or the mean of "
+            "those of the base languages."] if of_languages else []),
+         f"Start: {len(start.spelled)} from their spelling, {len(start.tags)} tags from the base's tags, "
          f"{from_mean} from the mean of all rows."),
-        {"new rows": count, "old rows": old_rows, "tables": len(made.rows)}))
-    if made.fallen_back and not made.spelled:
-        reporter.emit(WarningRaised(f"None of the {len(made.fallen_back)} new tokens is spelled by tokens of the base: "
-                                    f"{options.initialisation!r} gives the same rows as 'mean' here."))
-    elif made.fallen_back:
-        listed = ", ".join(made.fallen_back[:_MAX_LISTED]) + (" ..." if len(made.fallen_back) > _MAX_LISTED else "")
-        reporter.emit(WarningRaised(f"{len(made.fallen_back)} tokens have no spelling in the base and start from the "
+        {"new rows": count, "old rows": old_rows, "tables": len(start.rows)}))
+    if start.fallen_back and not start.spelled:
+        reporter.emit(WarningRaised(f"None of the {len(start.fallen_back)} new tokens is spelled by tokens of the "
+                                    f"base: {options.initialisation!r} gives the same rows as 'mean' here."))
+    elif start.fallen_back:
+        listed = ", ".join(start.fallen_back[:_MAX_LISTED]) + (" ..." if len(start.fallen_back) > _MAX_LISTED else "")
+        reporter.emit(WarningRaised(f"{len(start.fallen_back)} tokens have no spelling in the base and start from the "
                                     f"mean: {listed}"))
     check_stop(reporter)
 
@@ -82,19 +85,20 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     if not target.exists():
         state = "written"
         with atomic_directory(target) as folder:
-            write_extension(folder, record, front_end, made.rows)
+            write_extension(folder, record, front_end, start.rows)
             write_earlier_trainings(folder, base)
-    elif (there := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
+    elif (existing := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
         raise UserError(f"There already is another extension named {options.extension!r}: "
-                        f"{_difference(there, record)}.", "Choose another extension name.")
+                        f"{_difference(existing, record)}.", "Choose another extension name.")
+    # The written files must load as what was computed, with no row of the base changed.
     with stage(reporter, "read back"):
         back = load_extension(workspace, options.extension, torch.device("cpu"))
         rows = new_rows(back.lm.module, back.lm.text_tables)
         assert hash_tensors(base_tensors(back.lm.module)) == base.frozen_hash, "an old row changed"
-        assert hash_tensors(dict(rows)) == hash_tensors(made.rows), "a new row changed"
+        assert hash_tensors(dict(rows)) == hash_tensors(start.rows), "a new row changed"
     return {
         "extension": options.extension, "state": state, "new_rows": count, "old_rows": old_rows,
-        "rows": front_end.size, "tables": len(made.rows), "old_rows_equal": True, "from_spelling": len(made.spelled),
+        "rows": front_end.size, "tables": len(start.rows), "old_rows_equal": True, "from_spelling": len(start.spelled),
         "from_mean": from_mean, "languages": ", ".join(languages),
         **({"earlier_languages": ", ".join(base.origin.earlier_languages)} if base.earlier_trainings else {}),
     }
@@ -107,20 +111,22 @@ def write_extension(folder: Path, record: ExtensionRecord, front_end: FrontEnd, 
     records.write_record(folder / records.EXTENSION, record)
 
 
-def _difference(there: ExtensionRecord, wanted: ExtensionRecord) -> str:
+def _difference(existing: ExtensionRecord, requested: ExtensionRecord) -> str:
     """What is different between two extensions, in words."""
     pairs = {
-        "base model": (there.origin.model, wanted.origin.model), "tokenizer": (there.tokenizer, wanted.tokenizer),
-        "start of new rows": (there.initialisation, wanted.initialisation), "seed": (there.seed, wanted.seed),
-        "languages": (", ".join(there.languages), ", ".join(wanted.languages)),
-        "rows": (there.origin.size, wanted.origin.size),
+        "base model": (existing.origin.model, requested.origin.model),
+        "tokenizer": (existing.tokenizer, requested.tokenizer),
+        "start of new rows": (existing.initialisation, requested.initialisation),
+        "seed": (existing.seed, requested.seed),
+        "languages": (", ".join(existing.languages), ", ".join(requested.languages)),
+        "rows": (existing.origin.size, requested.origin.size),
         "earlier trainings": tuple(
-            ", ".join(f"{one.language} ({one.source})" for one in origin.earlier_trainings) or "none"
-            for origin in (there.origin, wanted.origin)),
+            ", ".join(f"{training.language} ({training.source})" for training in origin.earlier_trainings) or "none"
+            for origin in (existing.origin, requested.origin)),
     }
     facts = [f"{name} {old} there, {new} requested" for name, (old, new) in pairs.items() if old != new]
-    if there.origin.base_hash != wanted.origin.base_hash:
+    if existing.origin.base_hash != requested.origin.base_hash:
         facts.append("it was made for other weights of the base model")
-    if there.origin.fingerprint != wanted.origin.fingerprint:
+    if existing.origin.fingerprint != requested.origin.fingerprint:
         facts.append("the tokenizer was changed since")
     return "; ".join(facts) or "its rows differ, by another version of Lisan"

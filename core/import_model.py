@@ -40,7 +40,7 @@ from data.segmenters import from_flat_vocabulary
 
 _SAME = ("equal", "rounded")
 _UNREADABLE = ("missing", "misshapen", "transposed", "broken")
-_STEP = re.compile(r"step[_-]?(\d{1,12})(?!\d)")  # in the name of a checkpoint
+_STEP = re.compile(r"step[_-]?(\d{1,12})(?!\d)")  # step in the name of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,10 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
     used = None if tokenizer is None else frozenset(tokenizer_fit.read_pieces(Path(tokenizer.path)).values())
     with stage(reporter, "compare"):
         findings = _with_filled_heads(case, doctor.compare(case, reporter, used))
+    # The report of the doctor is written even if the import is refused below.
     notes = doctor.notes(case, tokenizer)
     summary = doctor.assess(findings, tokenizer, None, notes, case.family.tensor_layout.text_tables[0])
-    types = tuple(sorted({dtype_name(case.other.dtype(one)) for one in case.other.names}))
+    types = tuple(sorted({dtype_name(case.other.dtype(tensor)) for tensor in case.other.names}))
     diagnosis.write(reporter.directory, Diagnosis(
         case.name, str(case.other.path), case.family.name, case.matching.prefix, types, doctor.worst_first(findings),
         tokenizer, None, summary))
@@ -84,6 +85,7 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
         _check_stored(workspace, folder, imported)
         if not extension.exists():
             _write_extension(extension, options, base, imported)
+    # The imported checkpoint is the run's only one, so it is both the best and the chosen one.
     reporter.emit(CheckpointSaved(step, folder.relative_to(reporter.directory).as_posix(), best=True))
     if pinned_names(reporter.directory).get(CHOICE) != step:
         set_choice(reporter.directory, str(step))
@@ -120,20 +122,20 @@ def _step_of(checkpoint_path: str) -> int:
 def _with_filled_heads(case: DoctorCase, findings: Sequence[TensorFinding]) -> list[TensorFinding]:
     """`findings` with new rows of heads that were not extended as the embedding was: the import fills them up."""
     embedding, *heads = case.family.tensor_layout.text_tables
-    extended = {one.name: one for one in findings if one.part == NEW_ROWS}
+    extended = {finding.name: finding for finding in findings if finding.part == NEW_ROWS}
     if embedding not in extended:
         return list(findings)
     count = extended[embedding].rows
     short = [name for name in heads if name in case.matching.found
              and (name not in extended or extended[name].rows != count)]
-    return [one for one in findings if one.part != NEW_ROWS or one.name not in short] + [
+    return [finding for finding in findings if finding.part != NEW_ROWS or finding.name not in short] + [
         TensorFinding(name, NEW_ROWS, "new", "not in the checkpoint; filled up with the mean of the old rows",
                       rows=count) for name in short]
 
 
 def _check_readable(case: DoctorCase, findings: Sequence[TensorFinding]) -> None:
     """Raise `UserError` if tensors are missing or broken: a model cannot be made of the rest."""
-    unreadable = [one for one in findings if one.state in _UNREADABLE and one.part != UNUSED]
+    unreadable = [finding for finding in findings if finding.state in _UNREADABLE and finding.part != UNUSED]
     if not unreadable:
         return
     worst, total = unreadable[0], len(case.base.names)
@@ -149,7 +151,7 @@ def _check_readable(case: DoctorCase, findings: Sequence[TensorFinding]) -> None
 def _check_language(options: ImportModelOptions, findings: Sequence[TensorFinding],
                     tokenizer: TokenizerFit | None) -> None:
     """Raise `UserError` if it is unknown what new rows are for, or if vocabulary and rows do not belong together."""
-    new = next((one for one in findings if one.part == NEW_ROWS), None)
+    new = next((finding for finding in findings if finding.part == NEW_ROWS), None)
     if not options.language:
         raise UserError("The language of the finetune was not given.",
                         "Give --language CODE (on the page: Language), such as am.")
@@ -171,18 +173,21 @@ def _collect(options: ImportModelOptions, case: DoctorCase, base: TTSModel, find
     if base.lm.language_table:
         raise UserError(f"A finetune of a model with a table of languages ({base.name}) cannot be imported yet.",
                         "Train the language here: Train tab.")
-    first, notes = base.front_end.prefix_size, list[str]()
+    first_row, notes = base.front_end.prefix_size, list[str]()
     if tokenizer is not None:
         path = Path(tokenizer.path)
         placed = restore.place_new_rows(base, case.other, case.matching, path)
         segmenter, tables, old_rows = placed.tokenizer, dict(placed.rows), placed.old_rows(base.front_end)
-    else:  # it reads text as the base does
+    else:
+        # Without a tokenizer of its own, the finetune reads text as the base does.
         path = Path(base.front_end.language_file(options.language))
         segmenter = base.front_end.base_segmenter
-        tables, old_rows = {table: case.other.tensor(case.matching.found[table])[first:].float()
-                            for table in base.lm.text_tables}, first
+        tables, old_rows = {table: case.other.tensor(case.matching.found[table])[first_row:].float()
+                            for table in base.lm.text_tables}, first_row
+
     embedding = base.lm.text_tables[0]
     count = len(tables[embedding])
+    # Heads with fewer rows than the embedding are filled up, because a front-end has one size.
     for table in base.lm.text_tables[1:]:
         if len(tables[table]) != count:
             notes.append(f"{table} has {len(tables[table])} new rows where {embedding} has {count}: filled up with the "
@@ -190,30 +195,33 @@ def _collect(options: ImportModelOptions, case: DoctorCase, base: TTSModel, find
             values = case.other.tensor(case.matching.found[table])[:old_rows].float()
             tables[table] = torch.cat([tables[table], values.mean(0, keepdim=True).expand(
                 count - len(tables[table]), *values.shape[1:])])[:count].clone()
-    front_end = restore.extend_front_end(base.front_end, options.language, path, segmenter, first + count)
+
+    front_end = restore.extend_front_end(base.front_end, options.language, path, segmenter, first_row + count)
     if tokenizer is not None and path.suffix == ".json" and from_flat_vocabulary(path.read_bytes()) is not None:
         notes.append(f"{path.name} lists pieces without merges: text is cut into characters, and pieces of several "
                      "characters are not used. Spaces are read as the base's [SPACE].")
 
-    own = base.lm.module.state_dict()
+    base_values = base.lm.module.state_dict()
     changed, rounded, unused = dict[str, torch.Tensor](), 0, 0
-    states = {one.name: one.state for one in findings if one.part != NEW_ROWS}
-    for name, there in case.matching.found.items():
-        if name not in own or states[name] == "equal":
+    states = {finding.name: finding.state for finding in findings if finding.part != NEW_ROWS}
+    for name, other_name in case.matching.found.items():
+        if name not in base_values or states[name] == "equal":
             continue
-        if name in base.lm.text_tables:  # the rows behind may be new ones
-            value = own[name].clone()
-            value[:old_rows] = case.other.tensor(there)[:old_rows].float()
-            state = compare_tensors(own[name][:old_rows], case.other.tensor(there)[:old_rows]).state
+        # The rows behind the base's may be new ones.
+        if name in base.lm.text_tables:
+            value = base_values[name].clone()
+            value[:old_rows] = case.other.tensor(other_name)[:old_rows].float()
+            state = compare_tensors(base_values[name][:old_rows], case.other.tensor(other_name)[:old_rows]).state
         elif base.lm.parameter_group(name)[0] == "unused":
             unused += states[name] not in _SAME
             continue
         else:
-            value, state = case.other.tensor(there).float(), states[name]
-            value = value.T.contiguous() if is_turned(case.base.tensor(name), own[name]) else value
+            value, state = case.other.tensor(other_name).float(), states[name]
+            value = value.T.contiguous() if is_turned(case.base.tensor(name), base_values[name]) else value
         rounded += state == "rounded"
         if state not in _SAME:
-            changed[name] = value.to(own[name].dtype)
+            changed[name] = value.to(base_values[name].dtype)
+
     if unused:
         notes.append(f"{pluralize(unused, 'tensor')} of the voice conditioner differ from the base's and were not "
                      "taken over: voices are prepared with the base's, which caches them.")
@@ -262,8 +270,8 @@ def _write_extension(target: Path, options: ImportModelOptions, base: TTSModel, 
 def _kept_sentence(base: TTSModel, imported: _Imported) -> str:
     """What was taken of the checkpoint, and what of the base."""
     total = len(base.lm.module.state_dict())
-    kept = f"{imported.rounded} of them differ by rounding alone, and the base's own values are used. " \
+    rounded_note = f"{imported.rounded} of them differ by rounding alone, and the base's own values are used. " \
         if imported.rounded else ""
     changed = f"{len(imported.changed)} of the base's tensors are taken from the checkpoint" if imported.changed else \
         "No tensor of the base is changed"
-    return f"{changed}; {total - len(imported.changed)} are the base's. {kept}".strip()
+    return f"{changed}; {total - len(imported.changed)} are the base's. {rounded_note}".strip()

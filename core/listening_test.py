@@ -46,43 +46,50 @@ def run(options: ListeningTestOptions, workspace: Workspace, reporter: Reporter)
     with stage(reporter, "plan"):
         source = workspace.run(options.evaluation)
         report = evaluation_report.read(source)
-        planned = listening.plan(report, options)
-        found, trials, rows = listening.lay_out(planned, options.kind)
+        test_plan = listening.plan(report, options)
+        test_clips, trials, rows = listening.lay_out(test_plan, options.kind)
         controls = ("Recordings are the hidden reference; the anchor is a recording with speech-modulated noise at "
                     f"{ANCHOR_Q_DB:.0f} dB (ITU-T P.810) below {ANCHOR_HZ / 1000:.1f} kHz (ITU-R BS.1534-3)."
-                    if ANCHOR in planned.models else
+                    if ANCHOR in test_plan.models else
                     "There are no recordings, so there is neither a hidden reference nor an anchor.")
         reporter.emit(Plan((f"{pluralize(len(rows[0]), 'page')} a listener in {len(rows)} balanced rows, "
-                            f"{pluralize(len(found), 'clip')} of {', '.join(planned.models)}. {controls}",),
-                           {"clips": len(found)}))
+                            f"{pluralize(len(test_clips), 'clip')} of {', '.join(test_plan.models)}. {controls}",),
+                           {"clips": len(test_clips)}))
+
+    # All sounds have one rate and one loudness, so that neither tells the model.
     with stage(reporter, "read"):
         waveforms: dict[str, Samples] = {}
-        heard = {clip.id: planned.clips[REFERENCE if clip.model == ANCHOR else clip.model, clip.sentence].audio
-                 for clip in found}
-        read = {name: audio.read(check_no_link_out(source, path)) for name, path in heard.items()}
-        rate = max(_LEAST_RATE, *(one for _, one in read.values()))
-        for clip in found:
+        # The anchor is made from the recording.
+        sources = {clip.id: test_plan.clips[REFERENCE if clip.model == ANCHOR else clip.model, clip.sentence].audio
+                   for clip in test_clips}
+        read = {name: audio.read(check_no_link_out(source, path)) for name, path in sources.items()}
+        rate = max(_LEAST_RATE, *(clip_rate for _, clip_rate in read.values()))
+        for clip in test_clips:
             waveform, own_rate = read[clip.id]
             samples = audio.to_numpy(audio.resample(waveform, own_rate, rate))
             waveforms[clip.id] = anchor_of(samples, rate, clip.sentence) if clip.model == ANCHOR else samples
-            reporter.emit(Progress(len(waveforms), len(found), "clips"))
+            reporter.emit(Progress(len(waveforms), len(test_clips), "clips"))
             check_stop(reporter)
+
+    # The page holds the sounds, and the key stays in the folder.
     with stage(reporter, "write"):
         waveforms, lufs = match_loudness(waveforms, rate)
         about = (f"{_METHODS[options.kind]} {len(rows[0])} sentences a listener, each once, in a Latin square of "
                  f"{pluralize(len(rows), 'row')} and in random order; all clips at {lufs:.1f} LUFS (ITU-R BS.1770-4) "
                  f"and {rate} Hz. {controls}")
-        test = ListeningTest(secrets.token_hex(8), options.evaluation, options.kind, planned.language, about,
-                             planned.models, found, trials, rows)
-        texts = {number: next(clip.text for (_, one), clip in planned.clips.items() if one == number)
-                 for number in planned.sentences}
-        page = page_of(test, texts, {clip.id: _flac(waveforms[clip.id], rate, clip) for clip in found})
+        test = ListeningTest(secrets.token_hex(8), options.evaluation, options.kind, test_plan.language, about,
+                             test_plan.models, test_clips, trials, rows)
+        texts = {number: next(clip.text
+                              for (_, number_of_clip), clip in test_plan.clips.items() if number_of_clip == number)
+                 for number in test_plan.sentences}
+        page = page_of(test, texts, {clip.id: _flac(waveforms[clip.id], rate, clip) for clip in test_clips})
         if len(page.encode()) > listening.PAGE_BYTES:
             raise UserError(f"The test has {len(page) / 1e6:.0f} MB; at most {listening.PAGE_BYTES / 1e6:.0f} fit.",
                             "Compare fewer models, or ask for fewer sentences (--count).")
         write_text(reporter.directory / listening.PAGE, page)
-        write_json(reporter.directory / listening.TEST, asdict(test))  # what listeners may not know
-    return {"clips": len(found), "pages": len(rows[0]), "rows": len(rows), "lufs": round(lufs, 1),
+        # This file holds what listeners may not know.
+        write_json(reporter.directory / listening.TEST, asdict(test))
+    return {"clips": len(test_clips), "pages": len(rows[0]), "rows": len(rows), "lufs": round(lufs, 1),
             "megabytes": round(len(page) / 1e6, 1), "report": listening.PAGE}
 
 
@@ -103,9 +110,11 @@ def match_loudness(waveforms: Mapping[str, Samples], rate: int) -> tuple[dict[st
     peaks = {name: float(np.abs(samples).max(initial=0.0)) for name, samples in waveforms.items()}
     target = min([_LUFS, *(value + 20 * np.log10(measures.PEAK_CEILING / peaks[name])
                            for name, value in measured.items() if value is not None)])
-    return {name: samples if (value := measured[name]) is None
-            else (samples * 10 ** ((target - value) / 20)).astype(np.float32) for name, samples in waveforms.items()
-            }, float(target)
+    levelled = dict(waveforms)
+    for name, value in measured.items():
+        if value is not None:
+            levelled[name] = (waveforms[name] * 10 ** ((target - value) / 20)).astype(np.float32)
+    return levelled, float(target)
 
 
 def _flac(samples: Samples, rate: int, clip: ListeningClip) -> bytes:
@@ -123,11 +132,11 @@ def page_of(test: ListeningTest, texts: Mapping[int, str], sounds: Mapping[str, 
 
     A text is shown where its sound is not to be understood from the sound alone.
     """
-    shown = {} if test.kind == "rating" else {trial.id: texts[trial.sentence] for trial in test.trials}
+    shown_texts = {} if test.kind == "rating" else {trial.id: texts[trial.sentence] for trial in test.trials}
     values = {
         "format": listening.FORMAT, "test": test.id, "kind": test.kind, "language": test.language,
         "languageName": language_name(test.language), "rows": test.rows,
-        "trials": {trial.id: {"clips": trial.clips, "text": shown.get(trial.id, "")} for trial in test.trials},
+        "trials": {trial.id: {"clips": trial.clips, "text": shown_texts.get(trial.id, "")} for trial in test.trials},
         "sounds": {name: base64.b64encode(content).decode() for name, content in sorted(sounds.items())},
     }
     return listening.fill_page(values)

@@ -14,14 +14,14 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 
 def free_memory() -> int | None:
     """Bytes that a process may still take; None where that cannot be known."""
-    known = [size for size in (_in_system("MemAvailable"), _free_in_container()) if size is not None]
-    return min(known, default=None)
+    sizes = [size for size in (_in_system("MemAvailable"), _free_in_container()) if size is not None]
+    return min(sizes, default=None)
 
 
 def total_memory() -> int | None:
     """Bytes of memory of the machine, or of the container where that has less; None where it cannot be known."""
-    known = [size for size in (_in_system("MemTotal"), _container_limit()) if size is not None]
-    return min(known, default=None)
+    sizes = [size for size in (_in_system("MemTotal"), _container_limit()) if size is not None]
+    return min(sizes, default=None)
 
 
 def _in_system(field: str) -> int | None:
@@ -56,29 +56,30 @@ def _own_group() -> str:
 def _container_limit() -> int | None:
     """What a control group of version 2 allows; None without a limit."""
     path = _CGROUP / "memory.max"
-    most = path.read_text().strip() if path.is_file() else "max"
-    return None if most == "max" else int(most)
+    limit = path.read_text().strip() if path.is_file() else "max"
+    return None if limit == "max" else int(limit)
 
 
 def _free_in_container() -> int | None:
     """What a control group of version 2 leaves, files that it only caches not counted; None without a limit."""
     files = [_CGROUP / name for name in ("memory.current", "memory.stat")]
-    most = _container_limit()
-    if most is None or not all(path.is_file() for path in files):
+    limit = _container_limit()
+    if limit is None or not all(path.is_file() for path in files):
         return None
     used, numbers = (path.read_text().strip() for path in files)
     cached = dict(line.split() for line in numbers.splitlines()).get("inactive_file", "0")
-    return max(0, most - int(used) + int(cached))
+    return max(0, limit - int(used) + int(cached))
 
 
 def cpu_capabilities() -> dict[str, object]:
     """What Linux tells of the processor, under the names of `torch.cpu.get_capabilities`, which torch 2.8 lacks."""
     entries = [dict(_pair(line) for line in entry.splitlines() if ":" in line)
                for entry in (_CPUINFO.read_text() if _CPUINFO.is_file() else "").strip().split("\n\n")]
-    first = entries[0]
+    cpu_entry = entries[0]
     cores = {(entry.get("physical id"), entry["core id"]) for entry in entries if "core id" in entry}
-    found: dict[str, object] = dict.fromkeys(first.get("flags", first.get("Features", "")).split(), True)
-    return {**found, "cpu_name": first.get("model name", ""), "num_physical_cores": len(cores)}
+    capabilities: dict[str, object] = dict.fromkeys(cpu_entry.get("flags", cpu_entry.get("Features", "")).split(),
+                                                    True)
+    return {**capabilities, "cpu_name": cpu_entry.get("model name", ""), "num_physical_cores": len(cores)}
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -119,6 +120,8 @@ def detect_platform(port: int, environment: Mapping[str, str] = os.environ) -> P
         return Platform("Lightning studio", f"https://{port}-{host}",
                         "A switch of machine and the sleep end every process. `python -m scripts.lightning install` "
                         "starts the app with the studio, and its jobs go on.", listens_on_all=True)
+
+    # Notebooks have no port of their own.
     if "COLAB_RELEASE_TAG" in environment or "COLAB_GPU" in environment:
         return Platform("Colab", "",
                         f"Run in a cell: from google.colab import output; output.serve_kernel_port_as_window({port}). "
@@ -126,14 +129,17 @@ def detect_platform(port: int, environment: Mapping[str, str] = os.environ) -> P
     if "KAGGLE_KERNEL_RUN_TYPE" in environment:
         return Platform("Kaggle", "", "No port can be reached from outside: start the app with --share and a "
                                       "sign-in. Only /kaggle/working is kept, and only in a saved version.")
-    if pod := environment.get("RUNPOD_POD_ID"):
+    pod = environment.get("RUNPOD_POD_ID")
+    if pod:
         return Platform("Runpod", f"https://{pod}-{port}.proxy.runpod.net",
                         f"Port {port} must stand in the pod's list of HTTP ports. Only /workspace (the volume) "
                         "outlives a stop.", listens_on_all=True)
-    if host := environment.get("SPACE_HOST", ""):
+    host = environment.get("SPACE_HOST", "")
+    if host:
         return Platform("Hugging Face Space", f"https://{host}",
                         "The disk is deleted at each restart unless the Space has storage.", listens_on_all=True)
-    if connection := environment.get("SSH_CONNECTION", "").split():
+    connection = environment.get("SSH_CONNECTION", "").split()
+    if connection:
         server = connection[2] if len(connection) > 2 else "this-machine"
         user = environment.get("USER") or environment.get("LOGNAME") or "you"
         return Platform("SSH", f"http://127.0.0.1:{port}",

@@ -41,7 +41,8 @@ BUILT_IN = "tiny"
 _INSTALL = "Install what is pinned: .venv/bin/python -m scripts.install (make run does it)."
 _REINSTALL = ".venv/bin/python -m scripts.install --torch-index"
 _OTHER_CUDA = f"Install a torch for an older CUDA: {_REINSTALL} https://download.pytorch.org/whl/cu126"
-_COPIES = 2.0  # of a model: itself and one export
+# The room for a model: itself and one export.
+_COPIES = 2.0
 _CHECKPOINTS_GB = 1.0
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;#]+)")
 _GIGABYTES = re.compile(r"([\d.]+) GB")
@@ -87,11 +88,11 @@ def failed(checks: Sequence[MachineCheck]) -> bool:
 
 def check_python(running: tuple[int, ...]) -> MachineCheck:
     """The version of the interpreter against the oldest that is supported."""
-    found = f"{'.'.join(map(str, running))} on {platform.system()} {platform.machine()}"
+    facts = f"{'.'.join(map(str, running))} on {platform.system()} {platform.machine()}"
     if running[:2] < OLDEST_PYTHON:
-        return MachineCheck("Python", "fail", found,
+        return MachineCheck("Python", "fail", facts,
                             "Python 3.11 or later is needed: make run PYTHON=/path/to/python3.11")
-    return MachineCheck("Python", "ok", found)
+    return MachineCheck("Python", "ok", facts)
 
 
 def installed_version(package: str) -> str | None:
@@ -107,18 +108,19 @@ def check_packages(requirements: Path, installed: Callable[[str], str | None]) -
     try:
         lines = requirements.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        found = f"{requirements} could not be read: {error.strerror}"
-        return MachineCheck("Packages", "fail", found, "Restore it from the repository (git checkout).")
-    pins = [match.groups() for line in lines if (match := _PIN.match(line.strip()))]
-    missing, other = [], []
-    for package, wanted in pins:
+        fault = f"{requirements} could not be read: {error.strerror}"
+        return MachineCheck("Packages", "fail", fault, "Restore it from the repository (git checkout).")
+    matches = [_PIN.match(line.strip()) for line in lines]
+    pins = [match.groups() for match in matches if match]
+    absent, other = [], []
+    for package, pinned in pins:
         seen = installed(package)
         if seen is None:
-            missing.append(package)
-        elif public_version(seen) != wanted and not (package in ("torch", "torchaudio") and torch_fits(seen)):
-            other.append(f"{package} {seen} (pinned: {wanted})")
-    if missing:
-        return MachineCheck("Packages", "fail", f"missing: {', '.join(missing)}", _INSTALL)
+            absent.append(package)
+        elif public_version(seen) != pinned and not (package in ("torch", "torchaudio") and torch_fits(seen)):
+            other.append(f"{package} {seen} (pinned: {pinned})")
+    if absent:
+        return MachineCheck("Packages", "fail", f"missing: {', '.join(absent)}", _INSTALL)
     if other:
         return MachineCheck("Packages", "warn", "; ".join(other), _INSTALL)
     return MachineCheck("Packages", "ok", f"{len(pins)} as pinned, or a torch that was tried")
@@ -127,16 +129,16 @@ def check_packages(requirements: Path, installed: Callable[[str], str | None]) -
 def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.compute")) -> MachineCheck:
     """Whether torch and torchaudio load, and which device runs will use."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=_HARDWARE_TIMEOUT_S, check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return MachineCheck("Torch", "fail", f"could not be checked: {error}", _INSTALL)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        why = lines[-1] if lines else f"exit code {done.returncode}"
-        return MachineCheck("Torch", "fail", f"does not load: {why}", _INSTALL)
-    return check_hardware(json.loads(done.stdout.splitlines()[-1]), gpu_is_visible(), find_driver_cuda())
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {process.returncode}"
+        return MachineCheck("Torch", "fail", f"does not load: {reason}", _INSTALL)
+    return check_hardware(json.loads(process.stdout.splitlines()[-1]), gpu_is_visible(), find_driver_cuda())
 
 
 def check_hardware(hardware: Mapping[str, Any], has_device_file: bool, driver_cuda: str = "") -> MachineCheck:
@@ -152,6 +154,7 @@ def check_hardware(hardware: Mapping[str, Any], has_device_file: bool, driver_cu
     if not torch_fits(torch):
         span = " to ".join(".".join(map(str, version)) for version in (OLDEST_TORCH, NEWEST_TORCH))
         return MachineCheck("Torch", "warn", f"{versions}; tried are {span}", _INSTALL)
+
     unsupported = [device for device in hardware["accelerators"]
                    if not has_kernels(device["capability"], hardware["architectures"])]
     if unsupported:
@@ -165,17 +168,19 @@ def check_hardware(hardware: Mapping[str, Any], has_device_file: bool, driver_cu
     ]
     if devices:
         return MachineCheck("Torch", "ok", f"{versions}; {'; '.join(devices)}")
-    found = f"{versions}; no CUDA device, runs use {hardware['cores']} CPU cores"
+
+    # Without a device, the system tells whether there should be one.
+    facts = f"{versions}; no CUDA device, runs use {hardware['cores']} CPU cores"
     if not has_device_file:
-        return MachineCheck("Torch", "ok", found)
-    found += ", though the system shows an NVIDIA device"
+        return MachineCheck("Torch", "ok", facts)
+    facts += ", though the system shows an NVIDIA device"
     if not cuda:
-        return MachineCheck("Torch", "warn", f"{found}: this torch was built without CUDA",
+        return MachineCheck("Torch", "warn", f"{facts}: this torch was built without CUDA",
                             f"Install one with it: {_REINSTALL} https://download.pytorch.org/whl/cu128")
     if driver_cuda and _major(driver_cuda) < _major(cuda):
-        return MachineCheck("Torch", "warn", f"{found}: torch needs CUDA {cuda}, the driver runs CUDA {driver_cuda} at "
+        return MachineCheck("Torch", "warn", f"{facts}: torch needs CUDA {cuda}, the driver runs CUDA {driver_cuda} at "
                                              "most", _OTHER_CUDA)
-    return MachineCheck("Torch", "warn", found,
+    return MachineCheck("Torch", "warn", facts,
                         f"Check the driver with nvidia-smi; this torch was built for CUDA {cuda}.")
 
 
@@ -234,13 +239,13 @@ def check_locks(folder: Path) -> MachineCheck:
 
 def check_disk(free_gb: float) -> MachineCheck:
     """Check the free space of the workspace's disk."""
-    found = f"{free_gb:.1f} GB free"
+    facts = f"{free_gb:.1f} GB free"
     hint = "Free some space (du -sh workspace/* shows where it is), or choose another disk: make run WORKSPACE=/path"
     if free_gb < LEAST_DISK_GB:
-        return MachineCheck("Disk", "fail", f"{found}, at least {LEAST_DISK_GB:g} are needed", hint)
+        return MachineCheck("Disk", "fail", f"{facts}, at least {LEAST_DISK_GB:g} are needed", hint)
     if free_gb < LOW_DISK_GB:
-        return MachineCheck("Disk", "warn", f"{found}; long runs keep many checkpoints", hint)
-    return MachineCheck("Disk", "ok", found)
+        return MachineCheck("Disk", "warn", f"{facts}; long runs keep many checkpoints", hint)
+    return MachineCheck("Disk", "ok", facts)
 
 
 def check_room(workspace: Workspace) -> MachineCheck:
@@ -248,23 +253,25 @@ def check_room(workspace: Workspace) -> MachineCheck:
 
     A model that is in the workspace already needs room for the export and the checkpoints alone.
     """
-    free, there = workspace.free_bytes() / 1e9, set()
+    free, families = workspace.free_bytes() / 1e9, set()
     for name in workspace.list_models():
-        with suppress(UserError):  # damaged, as its own check says
-            there.add(catalog.family_of(workspace, name))
+        # A damaged model is reported by its own check.
+        with suppress(UserError):
+            families.add(catalog.family_of(workspace, name))
     small: list[str] = []
     enough: list[str] = []
     for entry in catalog.CATALOG:
-        if size := _GIGABYTES.search(entry.size):
-            needed = float(size[1]) * (_COPIES - (entry.name in there)) + _CHECKPOINTS_GB
+        size = _GIGABYTES.search(entry.size)
+        if size:
+            needed = float(size[1]) * (_COPIES - (entry.name in families)) + _CHECKPOINTS_GB
             (enough if free >= needed else small).append(f"{entry.name} ({needed:.1f} GB)")
-    found = f"{free:.1f} GB free; enough for {', '.join(enough) or 'the built-in model'}"
+    facts = f"{free:.1f} GB free; enough for {', '.join(enough) or 'the built-in model'}"
     if small:
-        chosen = any(name.partition(" ")[0] in there for name in small)
+        chosen = any(name.partition(" ")[0] in families for name in small)
         hint = "Delete old exports and runs, or choose another disk: make run WORKSPACE=/path" if chosen else ""
         return MachineCheck("Room for models", "warn" if chosen else "ok",
-                            f"{found}; not for {', '.join(small)}, with an export and checkpoints", hint)
-    return MachineCheck("Room for models", "ok", found)
+                            f"{facts}; not for {', '.join(small)}, with an export and checkpoints", hint)
+    return MachineCheck("Room for models", "ok", facts)
 
 
 def check_ffmpeg(program: str | None) -> MachineCheck:
@@ -346,7 +353,8 @@ def check_models(path: Path) -> Iterator[MachineCheck]:
         if record is None:
             yield _check_folder(title, folder, f"Get it again: python -m scripts.download --model {name}")
             continue
-        if faults := dict(find_faults(folder, record.files)):
+        faults = dict(find_faults(folder, record.files))
+        if faults:
             command = f"--model {record.family} --variant {record.variant} --save-as {name}"
             yield MachineCheck(title, "fail", " ".join(faults.values()),
                                f"Get it again: python -m scripts.download {command}")
@@ -357,9 +365,11 @@ def check_models(path: Path) -> Iterator[MachineCheck]:
 def _check_base(title: str, name: str, folder: Path, record: ModelRecord) -> MachineCheck:
     """What is known of a model whose files are those that it came with: whether they are published, and its probe."""
     facts = [f"{len(record.files)} files match their hashes"]
-    with suppress(UserError):  # of a variant that this version does not know
+    # This version may not know the variant.
+    with suppress(UserError):
         chosen = catalog.variant(catalog.find_entry(record.family), record.variant)
-        if note := published.check_record(chosen, record, folder).note:
+        note = published.check_record(chosen, record, folder).note
+        if note:
             facts.append(note)
     facts.append(record.probe.words if record.probe else "not probed")
     again = (f"Probe it: python -m scripts.download --model {record.family} --variant {record.variant} "
@@ -377,7 +387,8 @@ def _check_folder(title: str, folder: Path, hint: str) -> MachineCheck:
     except UserError as error:
         return MachineCheck(title, "fail", error.message, hint)
     files = {name: ExpectedFile(sha256=digest) for name, digest in sums.items()}
-    if faults := [fault for _, fault in find_faults(folder, files)]:
+    faults = [fault for _, fault in find_faults(folder, files)]
+    if faults:
         return MachineCheck(title, "fail", " ".join(faults), hint)
     return MachineCheck(title, "ok", f"{len(sums)} files match their hashes")
 
@@ -398,5 +409,5 @@ def check_audio() -> MachineCheck:
             if back_rate != rate or back.shape != tone.shape or np.abs(back - tone).max() > tolerance:
                 errors[suffix] = "what was read is not what was written"
     if errors:
-        return MachineCheck("Audio", "fail", "; ".join(f"{name}: {why}" for name, why in errors.items()), _INSTALL)
+        return MachineCheck("Audio", "fail", "; ".join(f"{name}: {fault}" for name, fault in errors.items()), _INSTALL)
     return MachineCheck("Audio", "ok", f"WAV, FLAC and OGG by libsndfile {soundfile.__libsndfile_version__}")

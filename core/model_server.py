@@ -40,10 +40,11 @@ def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None =
     parser.add_argument("workspace", type=Path)
     parser.add_argument("device")
     parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, acquired by the parent")
-    given = parser.parse_args(arguments)
-    worker.extend_niceness_to_session()  # the niceness is inherited from the worker that started the server
-    client = ModelServerClient(Workspace(given.workspace), given.device)
-    lock = FileLock.inherit(client.lock, given.lock)  # held to the end of the process
+    values = parser.parse_args(arguments)
+    # The niceness is inherited from the worker that started the server.
+    worker.extend_niceness_to_session()
+    client = ModelServerClient(Workspace(values.workspace), values.device)
+    lock = FileLock.inherit(client.lock, values.lock)  # held to the end of the process
     ModelServer(client, verbs or _verbs()).serve()
     lock.release()
     return 0
@@ -82,27 +83,29 @@ class ModelServer:
         """Run requests until the server should end."""
         last_request = last_check = time.monotonic()
         while True:
-            now = time.monotonic()
-            if request := self._take():
+            time_s = time.monotonic()
+            request = self._take()
+            if request:
                 if not self._run(request):
                     return
                 last_request = last_check = time.monotonic()
-            elif now - last_check >= _IDLE_CHECK_S:
-                if now - last_request >= locks.model_idle_timeout_s(self._apps):
+            elif time_s - last_check >= _IDLE_CHECK_S:
+                if time_s - last_request >= locks.model_idle_timeout_s(self._apps):
                     return
-                last_check = now
+                last_check = time_s
             else:
                 time.sleep(_POLL_S)
 
     def _take(self) -> SynthesisRequest | None:
         """The waiting request, or None. Requests of workers that ended are deleted."""
         for path in sorted(self._folder.glob(f"{REQUEST}-*")):
+            # A request whose lock is free belongs to a worker that has ended.
             if not locks.is_held(path):
                 path.unlink(missing_ok=True)
                 continue
             with suppress(FileNotFoundError, ValueError):
-                taken = path.rename(path.with_name(path.name.replace(REQUEST, TAKEN, 1)))
-                return SynthesisRequest(taken, str(json.loads(locks.read_holder(taken))))
+                request_path = path.rename(path.with_name(path.name.replace(REQUEST, TAKEN, 1)))
+                return SynthesisRequest(request_path, str(json.loads(locks.read_holder(request_path))))
         return None
 
     def _run(self, request: SynthesisRequest) -> bool:
@@ -131,10 +134,10 @@ class ModelServer:
 @contextmanager
 def _end_with_worker(request: SynthesisRequest) -> Iterator[None]:
     """Context that ends this process as soon as the worker of the request ends: its job was force-stopped."""
-    done = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
-        while not done.wait(_POLL_S):
+        while not ended.wait(_POLL_S):
             if not locks.is_held(request.path):
                 os._exit(worker.STOPPED)
 
@@ -143,7 +146,7 @@ def _end_with_worker(request: SynthesisRequest) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        ended.set()
         watcher.join()
 
 
@@ -151,7 +154,7 @@ def _end_with_worker(request: SynthesisRequest) -> Iterator[None]:
 def _output_to(job: Job) -> Iterator[None]:
     """Context in which everything that is printed, also by native code, goes to the job's log."""
     sys.stdout.flush()
-    own = os.dup(1), os.dup(2)
+    own_descriptors = os.dup(1), os.dup(2)
     with open(job.log, "ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
@@ -159,7 +162,7 @@ def _output_to(job: Job) -> Iterator[None]:
         yield
     finally:
         sys.stdout.flush()
-        for saved, descriptor in zip(own, (1, 2), strict=True):
+        for saved, descriptor in zip(own_descriptors, (1, 2), strict=True):
             os.dup2(saved, descriptor)
             os.close(saved)
 

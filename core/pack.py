@@ -65,20 +65,20 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         values = {"format": FORMAT, "items": [item.reference for item in self.items], "missing": dict(self.missing),
-                  "files": [dataclasses.asdict(one) for one in self.files]}
+                  "files": [dataclasses.asdict(file) for file in self.files]}
         return json.dumps(values, ensure_ascii=False, indent=1).encode()
 
 
 def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write the archive into the job's folder; returns its name, size and what it names as missing."""
-    found = catalog.resolve(workspace, catalog.require_run_or_export(options.item))
-    main, states = Item(found.kind, found.name), []
+    model = catalog.resolve(workspace, catalog.require_run_or_export(options.item))
+    main, states = Item(model.kind, model.name), []
     if main.kind == "run":
         states = [JobReader(load_job(workspace, main.name)).state()]
         if states[0].alive:
             raise UserError(f"The run {main.name!r} is {states[0].status}; its files still change.",
                             "Stop it, or wait until it has ended, and pack it then.")
-    items, missing = _select(workspace, main, states, options)
+    items, not_packed = _select(workspace, main, states, options)
 
     with stage(reporter, "hash"):
         paths = [(item, path) for item in items for path in _files(item.path(workspace), reporter)]
@@ -91,26 +91,29 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
         for _item, path in paths:
             files.append(PackedFile(path.relative_to(workspace.path).as_posix(), path.stat().st_size, hash_file(path)))
             progress.add(files[-1].size, path.name)
+
+    # What is packed must be whole: an export by its list, a run by its certificate.
     for item in items:
         if item.kind == "export":
             _check_export(workspace, item, files)
     outcome = _check_certificate(workspace, main, files, reporter)
-    manifest = Manifest(tuple(items), tuple(files), missing)
+    manifest = Manifest(tuple(items), tuple(files), not_packed)
     reporter.emit(Plan((f"{', '.join(item.reference for item in items)}: {pluralize(len(files), 'file')}, "
-                        f"{size_text(total)}.", *(f"Not packed: {name}. {how}" for name, how in missing.items())),
+                        f"{size_text(total)}.", *(f"Not packed: {name}. {how}" for name, how in not_packed.items())),
                        {"files": len(files), "bytes": total}))
 
     target = reporter.directory / f"{main.name}.{main.kind}.tar"
     with stage(reporter, "pack"), atomic_path(target) as temporary, open(temporary, "wb") as archive:
+        # The list comes first, so that a reader can refuse the archive before it unpacks it.
         content = manifest.to_bytes()
         archive.write(_header(MANIFEST, len(content)) + content + bytes(-len(content) % HEADER_BYTES))
-        for one in files:
-            _write_file(archive, workspace.path / one.path, one, progress)
+        for file in files:
+            _write_file(archive, workspace.path / file.path, file, progress)
         archive.write(bytes(2 * HEADER_BYTES))
         archive.flush()
         os.fsync(archive.fileno())
     return {"archive": target.name, "item": main.reference, "files": len(files), "bytes": target.stat().st_size,
-            "packed": ", ".join(item.reference for item in items), "missing": ", ".join(missing),
+            "packed": ", ".join(item.reference for item in items), "missing": ", ".join(not_packed),
             "path": str(target), **({"certificate": outcome.value} if outcome else {})}
 
 
@@ -124,7 +127,7 @@ def _check_certificate(workspace: Workspace, main: Item, files: Sequence[PackedF
     folder = main.path(workspace)
     if not (folder / CERTIFICATE).exists():
         return None
-    hashes = {workspace.path / one.path: one.sha256 for one in files}
+    hashes = {workspace.path / file.path: file.sha256 for file in files}
 
     def hash_one(path: Path) -> str:
         return hashes.get(path) or hash_file(path)
@@ -148,9 +151,10 @@ def _check_export(workspace: Workspace, item: Item, files: Sequence[PackedFile])
     """Raise `UserError` if a file of the export is not the one that its list of files names."""
     folder = item.path(workspace)
     place = folder.relative_to(workspace.path).as_posix()
-    hashes = {one.path.removeprefix(f"{place}/"): one.sha256 for one in files if one.path.startswith(f"{place}/")}
+    hashes = {file.path.removeprefix(f"{place}/"): file.sha256 for file in files if file.path.startswith(f"{place}/")}
     for name, digest in read_export_sums(folder).items():
-        if (actual := hashes.get(name)) != digest:
+        actual = hashes.get(name)
+        if actual != digest:
             state = f"has SHA-256 {actual[:12]}, not {digest[:12]}" if actual else "is missing"
             raise UserError(f"{folder / name} {state}: the export {item.name!r} is damaged.",
                             "Export the run again, or restore the file.")
@@ -159,21 +163,21 @@ def _check_export(workspace: Workspace, item: Item, files: Sequence[PackedFile])
 def _select(workspace: Workspace, main: Item, states: Sequence[JobState],
             options: PackOptions) -> tuple[list[Item], dict[str, str]]:
     """What is packed, `main` first, and what is not, with how to get it."""
-    needed = [one for one in storage.find_dependencies(workspace, states) if one.how != MADE_FROM]
-    items, missing = [main], dict[str, str]()
-    waiting = [main]
-    while waiting:
-        user = waiting.pop()
-        for item in (one.item for one in needed if one.user == user):
-            if item in items or item.reference in missing:
+    needed = [dependency for dependency in storage.find_dependencies(workspace, states) if dependency.how != MADE_FROM]
+    items, not_packed = [main], dict[str, str]()
+    pending = [main]
+    while pending:
+        user = pending.pop()
+        for item in (dependency.item for dependency in needed if dependency.user == user):
+            if item in items or item.reference in not_packed:
                 continue
-            there, wanted = item.path(workspace).is_dir(), options.model if item.kind == "model" else options.data
-            if there and wanted and item.kind in PACKED_KINDS:
+            exists, requested = item.path(workspace).is_dir(), options.model if item.kind == "model" else options.data
+            if exists and requested and item.kind in PACKED_KINDS:
                 items.append(item)
             else:
-                missing[item.reference] = _how_to_get(workspace, item)
-            waiting.append(item)
-    return items, missing
+                not_packed[item.reference] = _how_to_get(workspace, item)
+            pending.append(item)
+    return items, not_packed
 
 
 def _how_to_get(workspace: Workspace, item: Item) -> str:

@@ -52,6 +52,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
         schema.check_sharding(options, schema.get_world_size(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
         training_run, estimate = train.prepare_run(preflight_options(options), workspace, reporter, max_clips=CLIPS)
+
     trainer = training_run.trainer
     for message in run_plan.training_warnings(trainer, reporter.directory, options):
         reporter.emit(WarningRaised(message))
@@ -59,6 +60,8 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     if options.compile == "on":
         with _part(reporter, "compile", "Train with compile off: torch finds no compiler that works here."):
             _compile(trainer.tts.device)
+
+    # The parts run in the order of the training, so that the first that fails is named.
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
             alike = _prepare(workspace, options, training_run)
@@ -72,10 +75,12 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
         with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
             spoken_s = _synthesize(training_run, tts, reporter)
     finally:
+        # Nothing of the trial may be taken for a checkpoint.
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
         for path in reporter.directory.glob(f"{replay.SPOKEN_CLIPS}.*"):
             if path.name != _SAMPLE:
                 path.unlink()
+
     return {
         "ready": estimate.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
@@ -144,22 +149,22 @@ def untried_parts(options: TrainOptions) -> list[str]:
 
 def _compile(device: torch.device) -> None:
     """Compile a small function and its backward pass: a test of the compiler that takes seconds."""
-    compiled = torch.compile(lambda given: torch.nn.functional.silu(given) * given)
+    compiled = torch.compile(lambda values: torch.nn.functional.silu(values) * values)
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
 def _prepare(workspace: Workspace, options: TrainOptions, training_run: TrainingRun) -> float:
     """Extract the features of the clips again. Returns the share of codes that are equal to the cached ones."""
-    tts, wanted = training_run.trainer.tts, {item.id: item for item in training_run.trainer.data.train}
+    tts, features_by_id = training_run.trainer.tts, {item.id: item for item in training_run.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
     extractor: Extractor = tts.family.load_extractor(tts.base_folder, tts.device)
     same = total = 0
     for clip in dataset.clips:
-        if clip.id in wanted:
+        if clip.id in features_by_id:
             waveform = audio.load(dataset.audio_path(clip), extractor.sample_rate, clip.trimmed_start_s,
                                   clip.trimmed_end_s)
             codes = extractor.extract(waveform).speech_codes
-            cached = wanted[clip.id].speech_codes
+            cached = features_by_id[clip.id].speech_codes
             total += max(len(codes), len(cached))
             shared = min(len(codes), len(cached))
             same += int(np.count_nonzero(codes[:shared] == cached[:shared]))

@@ -77,10 +77,11 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     chosen = family(family_of(workspace, base_model))
     front_end = chosen.load_front_end(model_folder)
     is_new = options.language not in front_end.base_languages
-    there = manifest.load_card(workspace.dataset(options.add_to)).languages if options.add_to else ()
-    if others := [code for code in there if (code in front_end.base_languages) == is_new]:
-        known, new = (others[0], options.language) if is_new else (options.language, others[0])
-        raise UserError(f"The model speaks {describe_language(known)}, and {describe_language(new)} is new to it: "
+    earlier_codes = manifest.load_card(workspace.dataset(options.add_to)).languages if options.add_to else ()
+    other_codes = [code for code in earlier_codes if (code in front_end.base_languages) == is_new]
+    if other_codes:
+        base_code, new = (other_codes[0], options.language) if is_new else (options.language, other_codes[0])
+        raise UserError(f"The model speaks {describe_language(base_code)}, and {describe_language(new)} is new to it: "
                         "one dataset cannot serve both.",
                         "Prepare the recordings under another name, without --add-to.")
 
@@ -102,8 +103,8 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
                 "If they are in another language, prepare them under another name with its code."))
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
-        if is_new and (why := why_untrainable(dataset.clips)):
-            reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {why}. Add recordings (--add-to), "
+        if is_new and (cause := why_untrainable(dataset.clips)):
+            reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {cause}. Add recordings (--add-to), "
                                         "name the speakers right, or change the held-out share (--held-out)."))
 
     with stage(reporter, "features"):
@@ -114,10 +115,10 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         too_long = model_limits.warn_too_long(dataset, cache, max_speech_length, reporter)
 
     with stage(reporter, "measure"):
-        max_text_length = chosen.max_text_length(model_folder) - 3  # start, tag and stop
+        max_text_length = chosen.max_text_length(model_folder) - 3  # room for start, tag and stop
         coverage = UNKNOWN_COVERAGE
-        if not is_new and (missing := front_end.unready(options.language)):
-            reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
+        if not is_new and (fault := front_end.unready(options.language)):
+            reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {fault}"))
         elif not is_new:
             coverage = model_limits.check_texts(dataset.clips, front_end, max_text_length)
         elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, *dataset.card.languages):
@@ -132,18 +133,21 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                                         thorough=options.compare_all_texts)
         with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
                                     other_texts)
+
+    # A recogniser of the dataset hears texts in languages that the model's does not know.
     trained: Result = {}
     minutes = dataset.card.duration_s / 60
     if is_new and options.recogniser and options.source != DEMO and minutes >= dataset_recognisers.MIN_MINUTES:
         trained = _train_recogniser(dataset, workspace, options, reporter)
-    if dataset_recogniser := _recogniser_of_dataset(dataset, workspace, model_recogniser):
+    dataset_recogniser = _recogniser_of_dataset(dataset, workspace, model_recogniser)
+    if dataset_recogniser:
         with stage(reporter, "compare texts"):
-            heard = _find_other_texts(dataset, readings, dataset_recogniser, reporter,
-                                      thorough=options.compare_all_texts,
-                                      except_languages=model_recogniser.languages if model_recogniser else ())
-            if heard:
+            heard_texts = _find_other_texts(dataset, readings, dataset_recogniser, reporter,
+                                            thorough=options.compare_all_texts,
+                                            except_languages=model_recogniser.languages if model_recogniser else ())
+            if heard_texts:
                 with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech,
-                                            coverage, {**other_texts, **heard})
+                                            coverage, {**other_texts, **heard_texts})
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -187,15 +191,15 @@ def _readings(options: PrepareOptions, style: Style, workspace: Workspace) -> di
     """How the texts of each language are read: by the rules of the options, or as those that are added to were."""
     codes = options.language.split(",")
     chosen = text_rules.for_languages(workspace, options.rules, codes)
-    found = {code: text_rules.reading(workspace, rules.name if rules else "", code, for_language(code, style))
-             for code, rules in chosen.items()}
+    readings = {code: text_rules.reading(workspace, rules.name if rules else "", code, for_language(code, style))
+                for code, rules in chosen.items()}
     if not options.add_to:
-        return found
+        return readings
     card = manifest.load_card(workspace.dataset(options.add_to))
-    there = ClipIndex.readings(workspace, card) if ClipIndex.exists(workspace, card.fingerprint) else {
+    earlier = ClipIndex.readings(workspace, card) if ClipIndex.exists(workspace, card.fingerprint) else {
         code: ("", for_language(code, style)) for code in card.languages}
     return {code: text_rules.reading(workspace, name, code, normaliser)
-            for code, (name, normaliser) in there.items()} | found
+            for code, (name, normaliser) in earlier.items()} | readings
 
 
 class MergeTarget:
@@ -227,24 +231,24 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
                             f"Give {card.language} as its language.")
     target = resolve_inside(workspace.datasets, options.dataset)
     if target.exists() and not options.add_to:
-        there = manifest.load(target)
+        existing = manifest.load(target)
         # the source of a reviewed dataset gives other clips than it has
-        if options.source == AS_IS or (there.card.reviewed and there.card.source == public_name(options.source)):
-            _check_audio(there)
+        if options.source == AS_IS or (existing.card.reviewed and existing.card.source == public_name(options.source)):
+            _check_audio(existing)
             report = json.loads((target / REPORT_FILE).read_text("utf-8"))
-            return there, "already there", ValidationReport.from_json(report)
+            return existing, "already there", ValidationReport.from_json(report)
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter,
                                     options.max_clips) as gathered:
         rows, splits, report = _check(gathered, options, reading, old, reporter)
         _show(report, reporter)
-        made = (ManifestClip(row.row.id,
-                             f"audio/{row.row.id}{_suffix(row)}",
-                             row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256,
-                             trimmed_start_s=row.trimmed_start_s, trimmed_end_s=row.trimmed_end_s)
+        made_clips = (ManifestClip(row.row.id,
+                                   f"audio/{row.row.id}{_suffix(row)}",
+                                   row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256,
+                                   trimmed_start_s=row.trimmed_start_s, trimmed_end_s=row.trimmed_end_s)
                 for row, split in zip(rows, splits, strict=True))
         clips = manifest.clips_on_disk(gathered.made)
-        for clip in with_sources(made, rows, old.sides if old else Sides()):
+        for clip in with_sources(made_clips, rows, old.sides if old else Sides()):
             clips.add(clip)
         dataset, state = _write(options, target, old, clips, rows, report, reporter)
     return dataset, state, report
@@ -276,16 +280,16 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
                                "correct the texts; or accept them as they are (--any-script).")
     total = dataset_source.count_rows(imported)
 
-    def progress(done: int) -> None:
+    def progress(done_count: int) -> None:
         check_stop(reporter, "Stopped before the dataset was written.")
-        reporter.emit(Progress(done, total, "clips", "checked"))
+        reporter.emit(Progress(done_count, total, "clips", "checked"))
 
-    def first(most: int) -> Iterator[SourceEntry]:
-        """The entries up to the row number `most`; all for 0."""
+    def first(limit: int) -> Iterator[SourceEntry]:
+        """The entries up to the row number `limit`; all for 0."""
         count = 0
         for entry in imported:
             count += isinstance(entry, SourceRow)
-            if most and count > most:
+            if limit and count > limit:
                 return
             yield entry
 
@@ -294,8 +298,8 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
                             remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges)
     notes = imported.notes
     if old is not None:
-        rows, found, note = merge_rows(old, rows, public_name(options.source), gathered.made)
-        report, notes = report.with_warnings(found), (*notes, note)
+        rows, findings, note = merge_rows(old, rows, public_name(options.source), gathered.made)
+        report, notes = report.with_warnings(findings), (*notes, note)
         reporter.emit(Plan(notes))
     report = replace(report, form=imported.form, notes=notes)
 
@@ -307,19 +311,22 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     elif options.held_out and holds_out(rows) and not any(row.row.split == HELD_OUT for row in rows):
         reporter.emit(Plan((f"The source has a test set and no development set: {options.held_out:.0%} of the clips "
                             "are held out of its training set to select checkpoints. The test set selects none.",)))
+
+    # A training clip that shares a text or a recording with a held-out one would make the error look smaller.
     out = overlaps(rows, splits, by_speaker=by_speaker, existing=sides)
-    if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
+    if old is None and not any(split == TRAIN for number, split in enumerate(splits) if number not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
                         f"the source holds out, such as {next(iter(out.values())).message}.",
                         "Leave the source's split column out, so that the clips are held out by recording.")
     if out:
         remaining = checked_rows_on_disk(gathered.made)
-        for at, row in enumerate(rows):
-            if at not in out:
+        for number, row in enumerate(rows):
+            if number not in out:
                 remaining.add(row)
-        rows, splits = remaining, tuple(split for at, split in enumerate(splits) if at not in out)
+        rows, splits = remaining, tuple(split for number, split in enumerate(splits) if number not in out)
         report = replace(report.with_errors(out.values()), kept=report.kept - len(out),
                          duration_s=round(sum(row.duration_s for row in rows), 3))
+
     trimmed_s = [row.trimmed_start_s + row.trimmed_end_s for row in rows]
     report = replace(report, trimmed_clips=sum(seconds > 0 for seconds in trimmed_s),
                      trimmed_s=round(sum(trimmed_s), 3))
@@ -333,23 +340,26 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
     The old dataset keeps its clips, ids and texts; no id gains a prefix, so merging again changes none.
     """
     new = checked_rows_on_disk(folder)
-    found: list[ValidationFinding] = []
+    findings: list[ValidationFinding] = []
     name = old.dataset.card.name
+    # A large dataset may have more ids than fit into memory, so they are on the disk.
     with DiskDict() as ids:
         for clip in old.dataset.clips:
             ids.put(clip.id.casefold(), clip.id)
         for row in rows:
-            if (same_sound := old.by_hash.get(row.sha256)) is None:
+            same_sound = old.by_hash.get(row.sha256)
+            if same_sound is None:
                 new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.location, ids))))
                 continue
-            there, text = json.loads(same_sound)
+            existing_id, text = json.loads(same_sound)
             if text != row.row.text:
-                message = f"the recording is in {name} as {there}, with a text that stays: {text[:80]!r}"
-                found.append(ValidationFinding("another text", row.row.location, message))
+                message = f"the recording is in {name} as {existing_id}, with a text that stays: {text[:80]!r}"
+                findings.append(ValidationFinding("another text", row.row.location, message))
+
     repeated = len(rows) - len(new)
     verb = "is" if len(new) == 1 else "are"
     note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"
-    return new, tuple(found), f"{note}; {repeated} were there already." if repeated else f"{note}."
+    return new, tuple(findings), f"{note}; {repeated} were there already." if repeated else f"{note}."
 
 
 def _show(report: ValidationReport, reporter: Reporter) -> None:
@@ -358,32 +368,32 @@ def _show(report: ValidationReport, reporter: Reporter) -> None:
     if report.errors:
         reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
-        shown = _shown(findings)
-        for finding in shown:
+        named = _shown(findings)
+        for finding in named:
             place = f"{finding.where}: " if finding.where else ""
             reporter.emit(WarningRaised(f"{place}{finding.message} ({finding.kind}; {effect})"))
-        if len(findings) > len(shown):
-            reporter.emit(WarningRaised(f"... and {len(findings) - len(shown)} more {effect}, all in "
+        if len(findings) > len(named):
+            reporter.emit(WarningRaised(f"... and {len(findings) - len(named)} more {effect}, all in "
                                         f"{REPORT_FILE}."))
 
 
 def _shown(findings: Sequence[ValidationFinding]) -> list[ValidationFinding]:
     """The first findings, and the first of each kind: ten doubtful paces hide no other kind."""
-    first = list(findings[:_SHOWN_FINDINGS])
+    listed = list(findings[:_SHOWN_FINDINGS])
     if len(findings) > _SHOWN_FINDINGS:
         of_kind: dict[str, ValidationFinding] = {}
         for finding in findings:
             of_kind.setdefault(finding.kind, finding)
-        first = [*dict.fromkeys([*of_kind.values(), *first])][:max(_SHOWN_FINDINGS, len(of_kind))]
-    return first
+        listed = [*dict.fromkeys([*of_kind.values(), *listed])][:max(_SHOWN_FINDINGS, len(of_kind))]
+    return listed
 
 
 def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[ManifestClip],
            rows: Sequence[CheckedRow], report: ValidationReport, reporter: Reporter) -> tuple[PreparedDataset, str]:
     """The dataset on disk, and whether it was written now or was there already."""
     old_card = old.dataset.card if old else None
-    given = public_name(options.source)
-    source = f"{old_card.source} + {given}" if old_card else given
+    source_name = public_name(options.source)
+    source = f"{old_card.source} + {source_name}" if old_card else source_name
     licences = (old_card.licence if old_card else "", options.licence.strip())
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
     rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
@@ -395,38 +405,41 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     codes = dict.fromkeys((*(old_card.languages if old_card else ()), options.language))
     card = manifest.make_card(options.dataset, ",".join(codes), source, all_clips(), licence, rule)
     if target.exists():
-        there = manifest.load(target)
-        if there.card.fingerprint != card.fingerprint:
-            if not _differ_in_edges_alone(there.clips, all_clips()):
+        stored = manifest.load(target)
+        if stored.card.fingerprint != card.fingerprint:
+            if not _differ_in_edges_alone(stored.clips, all_clips()):
                 raise UserError(
                     f"There already is another dataset named {options.dataset!r}: "
-                    f"{pluralize(there.card.clips, 'clip')} in {there.card.language!r} from {there.card.source!r}, the "
-                    f"new one has {card.clips}.",
+                    f"{pluralize(stored.card.clips, 'clip')} in {stored.card.language!r} from {stored.card.source!r}, "
+                    f"the new one has {card.clips}.",
                     f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
                 )
             if options.keep_edges:
                 raise UserError(
-                    f"The dataset {options.dataset!r} has {pluralize(there.card.trimmed_clips, 'clip')} whose silence "
+                    f"The dataset {options.dataset!r} has {pluralize(stored.card.trimmed_clips, 'clip')} whose silence "
                     "at the ends is trimmed, and a dataset never changes.",
                     "Choose another dataset name to keep the silence.")
             reporter.emit(WarningRaised(
                 f"The dataset {options.dataset!r} stays as it is, with silence at the ends of "
                 f"{pluralize(card.trimmed_clips, 'clip')} ({card.trimmed_s:.0f} s) that would be trimmed now. Prepare "
                 "the recordings under another name to trim it."))
-        _check_audio(there)
-        if licence and licence != there.card.licence:  # add it where there was none
-            if there.card.licence:
+        _check_audio(stored)
+        # A licence is added to a dataset that has none.
+        if licence and licence != stored.card.licence:
+            if stored.card.licence:
                 raise UserError(
-                    f"The dataset {options.dataset!r} has the licence {there.card.licence!r}, not {licence!r}.",
+                    f"The dataset {options.dataset!r} has the licence {stored.card.licence!r}, not {licence!r}.",
                     "Leave the licence out, or prepare the source under another name.")
-            there = replace(there, card=replace(there.card, licence=licence))
-            manifest.save_card(there.folder, there.card)
-        return there, "already there"
+            stored = replace(stored, card=replace(stored.card, licence=licence))
+            manifest.save_card(stored.folder, stored.card)
+        return stored, "already there"
+
     if old and not clips:
         raise UserError(f"Everything in {public_name(options.source)} is in {options.add_to!r} already.",
                         "There is nothing to add.")
     with atomic_directory(target) as folder:
         (folder / "audio").mkdir()
+        # Files of the old dataset are linked, because a dataset never changes.
         if old:
             for clip in old.dataset.clips:
                 link_or_copy(old.dataset.audio_path(clip), folder / clip.audio)
@@ -441,13 +454,13 @@ def _suffix(row: CheckedRow) -> str:
     if row.row.is_part or row.is_rewritten:
         return ".flac"
     kind = sound_containers.content_of(row.row.audio)
-    given = row.row.audio.suffix.lower()
-    return given if given in _SUFFIXES.get(kind, (given,)) else _SUFFIXES[kind][0]
+    suffix = row.row.audio.suffix.lower()
+    return suffix if suffix in _SUFFIXES.get(kind, (suffix,)) else _SUFFIXES[kind][0]
 
 
-def _differ_in_edges_alone(clips: Iterable[ManifestClip], others: Iterable[ManifestClip]) -> bool:
+def _differ_in_edges_alone(clips: Iterable[ManifestClip], other_clips: Iterable[ManifestClip]) -> bool:
     """Whether the datasets are the same but for the silence at the ends of their clips."""
-    return manifest.fingerprint(manifest.with_edges(clips)) == manifest.fingerprint(manifest.with_edges(others))
+    return manifest.fingerprint(manifest.with_edges(clips)) == manifest.fingerprint(manifest.with_edges(other_clips))
 
 
 def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
@@ -466,23 +479,23 @@ def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folde
 
 
 def _check_audio(dataset: PreparedDataset) -> None:
-    missing = [clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file()]
-    if missing:
+    absent = [clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file()]
+    if absent:
         raise UserError(
-            f"The dataset {dataset.card.name!r} lacks {len(missing)} of its recordings, such as {missing[0]}.",
+            f"The dataset {dataset.card.name!r} lacks {len(absent)} of its recordings, such as {absent[0]}.",
             "Put them back, or prepare the source again under another name.",
         )
 
 
 def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporter) -> AugmentationRecipe | None:
     """The variants that were asked for, else those that the dataset was prepared with before."""
-    before = augmentation.load(dataset.folder)
+    earlier = augmentation.load(dataset.folder)
     if options.variants == 0:
-        return before
+        return earlier
     recipe = AugmentationRecipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise,
                                 options.seed)
-    if before not in (None, recipe):
-        reporter.emit(WarningRaised(f"The dataset's variants change: {recipe}; they were {before}. Those stay in the "
+    if earlier not in (None, recipe):
+        reporter.emit(WarningRaised(f"The dataset's variants change: {recipe}; they were {earlier}. Those stay in the "
                                     "cache, and a run that used them can be resumed when they are asked for again."))
     return recipe
 
@@ -545,86 +558,90 @@ class _Takes:
     def waiting(self) -> tuple[int, np.ndarray]:
         """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first."""
         total = 0
-        found, seconds = array("i"), array("f")
-        for at, clip in enumerate(self.dataset.clips):
+        numbers, seconds = array("i"), array("f")
+        for place, clip in enumerate(self.dataset.clips):
             for number, take in enumerate(self.of(clip)):
                 total += 1
                 if not self.cache.has(take.key):
-                    found.extend((at, number))
+                    numbers.extend((place, number))
                     seconds.append(clip.duration_s)
         order = np.argsort(-np.array(seconds), kind="stable")
-        return total, np.array(found, dtype=np.int32).reshape(-1, 2)[order]
+        return total, np.array(numbers, dtype=np.int32).reshape(-1, 2)[order]
 
-    def batches(self, waiting: np.ndarray) -> Iterator[list[_Take]]:
+    def batches(self, pending: np.ndarray) -> Iterator[list[_Take]]:
         """Takes of like length together, the longest first: memory that will not suffice shows at the start."""
-        takes = (self.of(self.dataset.clips[at])[number] for at, number in waiting)
-        for first in takes:
-            most = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(first.clip.duration_s, 0.1))))
-            yield [first, *islice(takes, most - 1)]
+        takes = (self.of(self.dataset.clips[place])[number] for place, number in pending)
+        for longest in takes:
+            count = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(longest.clip.duration_s, 0.1))))
+            yield [longest, *islice(takes, count - 1)]
 
 
 def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str) -> int:
     """Cache the features of the takes that have none; how many failed, each named in a warning."""
-    total, waiting = takes.waiting()
-    done, failed = total - len(waiting), 0
-    if done:
-        reporter.emit(Progress(done, total, unit, "cached before"))
-    for batch in takes.batches(waiting):
-        check_stop(reporter, f"Stopped after {done} of {total} {unit}; they are kept.")
+    total, pending = takes.waiting()
+    done_count, failed = total - len(pending), 0
+    if done_count:
+        reporter.emit(Progress(done_count, total, unit, "cached before"))
+    for batch in takes.batches(pending):
+        check_stop(reporter, f"Stopped after {done_count} of {total} {unit}; they are kept.")
+
+        # A take that cannot be read is named, and the others go on.
         waveforms: list[tuple[_Take, torch.Tensor]] = []
         for take in batch:
             try:
                 waveforms.append((take, take.load(takes.dataset, extractor.sample_rate)))
             except UserError as error:
                 reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
-        found: list[tuple[_Take, Features]] = []
+        extracted: list[tuple[_Take, Features]] = []
         try:
-            made = extractor.extract_batch([waveform for _, waveform in waveforms]) if waveforms else []
-            found = [(take, features) for (take, _), features in zip(waveforms, made, strict=True)]
+            batch_features = extractor.extract_batch([waveform for _, waveform in waveforms]) if waveforms else []
+            extracted = [(take, features) for (take, _), features in zip(waveforms, batch_features, strict=True)]
         except (UserError, torch.OutOfMemoryError):
-            for take, waveform in waveforms:  # one by one, so that the bad one is named and the others are kept
+            # Takes are extracted one by one, so that the bad one is named and the others are kept.
+            for take, waveform in waveforms:
                 try:
-                    found.append((take, extractor.extract(waveform)))
+                    extracted.append((take, extractor.extract(waveform)))
                 except (UserError, torch.OutOfMemoryError) as error:
                     reason = (error.message if isinstance(error, UserError)
                               else "it does not fit in the memory of the device.")
                     reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
-        for take, features in found:
+
+        for take, features in extracted:
             takes.cache.save(take.key, features.arrays)
-        failed += len(batch) - len(found)
-        done += len(batch)
-        reporter.emit(Progress(done, total, unit, batch[-1].name))
+        failed += len(batch) - len(extracted)
+        done_count += len(batch)
+        reporter.emit(Progress(done_count, total, unit, batch[-1].name))
     return failed
 
 
 def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter) -> None:
     """Measure the recordings that were not measured yet; a stop keeps what was measured."""
     store = MeasureStore(workspace)
-    done, total = 0, len(dataset.clips)
+    done_count, total = 0, len(dataset.clips)
     for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
-        there = store.load(clip.sha256 for clip in part)
-        waiting = [clip for clip in part if clip.sha256 not in there]
-        if waiting:
-            check_stop(reporter, f"Stopped after measuring {done} of {total} clips; they are kept.")
-            made = {}
-            for clip in waiting:
+        measures = store.load(clip.sha256 for clip in part)
+        pending = [clip for clip in part if clip.sha256 not in measures]
+        if pending:
+            check_stop(reporter, f"Stopped after measuring {done_count} of {total} clips; they are kept.")
+            new_measures = {}
+            for clip in pending:
                 try:
                     waveform, rate = audio.read(dataset.audio_path(clip))
-                    made[clip.sha256] = measure(waveform.numpy(), rate)
+                    new_measures[clip.sha256] = measure(waveform.numpy(), rate)
                 except UserError as error:
                     reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
-            store.save(made)
-        done += len(part)
-        if waiting:
-            reporter.emit(Progress(done, total, "clips", "measured"))
+            store.save(new_measures)
+        done_count += len(part)
+        if pending:
+            reporter.emit(Progress(done_count, total, "clips", "measured"))
 
 
 def _recogniser_of_dataset(dataset: PreparedDataset, workspace: Workspace,
                            model_recogniser: CTCRecogniser | None) -> DatasetRecogniser | None:
     """The dataset's own recogniser, if it measures a language that the model's does not know."""
     record = dataset_recognisers.find(workspace, dataset.card.name)
-    known = model_recogniser.languages if model_recogniser is not None else ()
-    if record is None or not set(record.languages) - set(known):
+    model_languages = model_recogniser.languages if model_recogniser is not None else ()
+    if record is None or not set(record.languages) - set(model_languages):
         return None
     return DatasetRecogniser.load(dataset_recognisers.folder_of(workspace, dataset.card.name), torch.device("cpu"))
 
@@ -634,15 +651,15 @@ def _find_other_texts(dataset: PreparedDataset, readings: Mapping[str, TextNorma
                       except_languages: Collection[str] = ()) -> dict[str, str]:
     """By id, in words, the clips in which the recogniser hears another text; none in a language that it lacks."""
     messages: dict[str, str] = {}
-    known = [code for code in dataset.card.languages if recogniser is not None and code in recogniser.languages
+    codes = [code for code in dataset.card.languages if recogniser is not None and code in recogniser.languages
              and code not in except_languages]
-    texts = [readings[clip.language].normal(clip.text) for clip in dataset.clips] if known else []
+    texts = [readings[clip.language].normal(clip.text) for clip in dataset.clips] if codes else []
 
-    def progress(done: int, total: int) -> None:
-        check_stop(reporter, f"Stopped after comparing {done} of {total} clips with other texts.")
-        reporter.emit(Progress(done, total, "clips", "compared with other texts"))
+    def progress(done_count: int, total: int) -> None:
+        check_stop(reporter, f"Stopped after comparing {done_count} of {total} clips with other texts.")
+        reporter.emit(Progress(done_count, total, "clips", "compared with other texts"))
 
-    for code in known:
+    for code in codes:
         assert recogniser is not None
         comparison = compare_texts(dataset, texts, recogniser, code, progress, thorough=thorough)
         messages |= comparison.messages
@@ -670,11 +687,11 @@ def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Report
 
     def clips() -> Iterator[AnalysedClip]:
         for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
-            found = store.load(clip.sha256 for clip in part)
+            measures = store.load(clip.sha256 for clip in part)
             for clip in part:
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
                 text = readings[clip.language].normal(clip.text)
-                yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, found),
+                yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, measures),
                                    coverage.unknown.get(clip.id, ""), "; ".join(too_long), clip.text,
                                    other_texts.get(clip.id, ""))
 

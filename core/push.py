@@ -59,11 +59,13 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
     line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
+
     reporter.emit(Plan((line,), {"files": len(names), "bytes": total}))
     with ExitStack() as stack, stage(reporter, "upload"):
         files = {name: stack.enter_context(_ProgressFile(folder / name)) for name in names}
         upload = _Upload(hub, options, files)
         _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
+
     for warning in upload.warnings:
         reporter.emit(WarningRaised(warning))
     return {"export": options.export, "url": f"{hub.address}/{options.repository}", "commit": upload.commit,
@@ -73,7 +75,8 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
 def check_certificate(workspace: Workspace, folder: Path) -> None:
     """Raise `UserError` unless the certificate is complete, of exactly these files, and computed by this workspace."""
     result = verification.verify_export(workspace, folder)
-    if failed := result.proof.failed():
+    failed = result.proof.failed()
+    if failed:
         raise UserError(
             f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
             "Train again, and push a voice whose certificate has no failed check.",
@@ -85,7 +88,8 @@ def check_certificate(workspace: Workspace, folder: Path) -> None:
     if result.outcome is not Outcome.PASSED:
         raise UserError(f"{result.describe()} It is not pushed.", f"{EXPORT_AGAIN_HINT} {result.hint}")
     sums = records.read_export_sums(folder)
-    if unlisted := [file.path for file in result.proof.files if file.path not in sums]:
+    unlisted = [file.path for file in result.proof.files if file.path not in sums]
+    if unlisted:
         raise UserError(f"{folder / EXPORT_SUMS} does not list {', '.join(unlisted[:3])}, which the certificate is of.",
                         EXPORT_AGAIN_HINT)
 
@@ -95,11 +99,11 @@ def check_notices(folder: Path) -> None:
     family = find_entry(records.read_export_record(folder).origin.family)
     card = (folder / EXPORT_CARD).read_text(encoding="utf-8") if (folder / EXPORT_CARD).is_file() else ""
     for licence in family.licences:
-        missing = [name for name in licence.files if name not in records.read_export_sums(folder)]
+        absent = [name for name in licence.files if name not in records.read_export_sums(folder)]
         if licence.notice not in card:
-            missing.append(f"this notice in {EXPORT_CARD}: “{licence.notice}”")
-        if missing:
-            raise UserError(f"{folder.name} lacks {', '.join(missing)}. The {licence.title} wants that of every model "
+            absent.append(f"this notice in {EXPORT_CARD}: “{licence.notice}”")
+        if absent:
+            raise UserError(f"{folder.name} lacks {', '.join(absent)}. The {licence.title} wants that of every model "
                             "made from its own, so it is not pushed.", EXPORT_AGAIN_HINT)
 
 
@@ -153,9 +157,12 @@ class _Upload:
         for path, file in self.files.items():
             if self.abandoned.is_set():
                 return
-            additions.append(CommitOperationAdd(path, file))  # reads it, for its hash
+            # The operation reads the file for its hash.
+            additions.append(CommitOperationAdd(path, file))
             file.counting = True
             api.preupload_lfs_files(name, additions=additions[-1:], num_threads=1)
+
+        # The commit comes last, so that a stop changes no file of the repository.
         if not self.abandoned.is_set():
             message = f"Push the export {self.options.export}"
             self.commit = api.create_commit(name, additions, commit_message=message, num_threads=1).oid
@@ -183,6 +190,7 @@ def _watch(upload: _Upload, progress: DownloadProgress) -> None:
     try:
         while upload.thread.is_alive():
             sent = upload.sent
+            # A connection that moves no byte for long is given up.
             if sent != last:
                 last, moved = sent, time.monotonic()
             if time.monotonic() - moved > _STALL_S:
@@ -211,10 +219,10 @@ def _explained(hub: Hub, repository: str) -> Iterator[None]:
         if status in (401, 403):
             message = f"{hub.host} does not let the owner of the token in HF_TOKEN write to {repository} ({status})."
             raise UserError(message, _token_hint(hub)) from None
-        what = f"answered {status}" if status else (
+        reason = f"answered {status}" if status else (
             "sent something that is no answer of a hub" if isinstance(error, NOT_AN_ANSWER)
             else f"could not be reached or broke off ({type(error).__name__})")
-        raise UserError(f"{hub.host} {what} while {repository} was pushed.", _AGAIN) from None
+        raise UserError(f"{hub.host} {reason} while {repository} was pushed.", _AGAIN) from None
 
 
 def _token_hint(hub: Hub) -> str:

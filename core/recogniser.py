@@ -41,8 +41,9 @@ from models.base import RecognitionScore
 from models.phonetic_encoder import encoder as phonetic_encoder
 from models.phonetic_encoder.encoder import SAMPLE_RATE, PhoneticEncoder
 
-CPU_SECONDS_PER_HOUR = 345.0  # of speech, for features and training; 360 are promised
-MAX_TRAIN_S = 7200.0  # of speech
+# Seconds of a CPU for an hour of speech, for features and training; 360 are promised.
+CPU_SECONDS_PER_HOUR = 345.0
+MAX_TRAIN_S = 7200.0  # seconds of speech
 MAX_HELD_OUT = 200  # clips that are scored
 EPOCHS = 12  # over an hour of speech; of less speech more, with the square root
 _FEW_EPOCHS, _MANY_EPOCHS = 8, 30
@@ -94,6 +95,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
         encoder = PhoneticEncoder.load().to(device)
         training = _encode(encoder, dataset, train_clips, reporter)
         held_out = _encode(encoder, dataset, held_out_clips, reporter)
+
     letters = tuple(sorted({letter for clip in training for letter in clip.letters}))
     labelled = [LabelledClip(clip.features, torch.tensor(labels)) for clip, labels in
                 zip(training, dataset_recogniser.encode_texts([clip.letters for clip in training], letters),
@@ -106,13 +108,14 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
     left_out += len(labelled) - len(usable)
 
     with stage(reporter, "train recogniser"):
-        left = max(1.0, budget - (time.process_time() - start))
+        seconds_left = max(1.0, budget - (time.process_time() - start))
         epochs = min(_MANY_EPOCHS, max(_FEW_EPOCHS, round(EPOCHS * (3600 / seconds) ** 0.5)))
-        trained = dataset_recogniser.train_head(usable, len(letters), epochs, left, device, seed,
+        trained = dataset_recogniser.train_head(usable, len(letters), epochs, seconds_left, device, seed,
                                                 progress_callback(reporter, "Stopped; the recogniser was not stored."))
 
     with stage(reporter, "held-out error"):
         texts = [clip.letters for clip in training]
+        # The language model learns from the training texts alone, so held-out texts stay unseen.
         language_model = CharacterNGram(dataset_recogniser.encode_texts(texts, letters), len(letters))
         scores: dict[str, list[RecognitionScore]] = {}
         rows = []
@@ -124,7 +127,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
             check_stop(reporter)
         for clip in training:
             labels = greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy())
-            rows.append(_row(clip, RecognitionScore.of(clip.letters, "".join(letters[one - 1] for one in labels))))
+            rows.append(_row(clip, RecognitionScore.of(clip.letters, "".join(letters[label - 1] for label in labels))))
 
     folder = dataset.folder / dataset_recognisers.FOLDER
     shutil.rmtree(folder, ignore_errors=True)
@@ -137,7 +140,8 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
             dataset.card.name, dataset.card.fingerprint, _encoder_hash(),
             {name: hash_file(temporary / name) for name in (WEIGHTS, TEXTS)}, letters, len(usable),
             round(seconds / 60, 2), left_out, round(trained.epochs, 1), round(time.process_time() - start, 1),
-            {language: dataset_recogniser.held_out_error(found) for language, found in scores.items()})
+            {language: dataset_recogniser.held_out_error(scores_of_language)
+             for language, scores_of_language in scores.items()})
         write_json(temporary / RECORD, asdict(record))
     _report(record, dataset, rows, reporter)
     return record
@@ -155,6 +159,7 @@ def _choose(dataset: PreparedDataset,
     train_clips = dataset.split(TRAIN)
     spelled = spell(train_clips)
     total = sum(clip.duration_s for clip, _ in spelled)
+    # At most two hours of speech are used, spread over the whole dataset.
     if total > MAX_TRAIN_S:
         spelled = spread_evenly(spelled, int(len(spelled) * MAX_TRAIN_S / total))
     if not spelled:
@@ -203,7 +208,8 @@ def _report(record: DatasetRecogniserRecord, dataset: PreparedDataset, rows: Seq
             reporter: Reporter) -> None:
     """Say what it can measure, and name clips that it reads as something else than their text."""
     for language in dataset.card.languages:
-        if reason := dataset_recognisers.unmeasured_reason(record, language):
+        reason = dataset_recognisers.unmeasured_reason(record, language)
+        if reason:
             reporter.emit(WarningRaised(f"{language_name(language)} is not measured: {reason}."))
         else:
             rate = record.held_out[language]

@@ -28,7 +28,8 @@ from models.registry import family
 
 RECORDING, RESYNTHESIS = "recording", "resynthesis"
 """The sides of the clips that the job emits."""
-_LONGEST_S = 12.0  # of a clip that is used; longer ones are cut
+# Seconds of a clip that are used; longer clips are cut.
+_LONGEST_S = 12.0
 
 
 def run(options: ResynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -51,6 +52,7 @@ def run(options: ResynthesizeOptions, workspace: Workspace, reporter: Reporter) 
 
     resynthesized = []
     with stage(reporter, "speak"):
+        # Each clip is spoken in the voice of its own recording.
         for index, (clip, (waveform, rate)) in enumerate(zip(sampled, recordings, strict=True)):
             check_stop(reporter)
             resampled = audio.resample(waveform, rate, extractor.sample_rate)
@@ -78,13 +80,13 @@ def _clips(options: ResynthesizeOptions, workspace: Workspace, folder: Path) -> 
         return not 3.0 <= clip.duration_s <= _LONGEST_S, clip.id
 
     speaker = next(iter(dataset.clips)).speaker
-    wanted = sorted((clip for clip in dataset.clips if clip.speaker == speaker), key=order)[:options.clips]
-    found = []
-    for number, clip in enumerate(wanted):
+    clips_of_speaker = sorted((clip for clip in dataset.clips if clip.speaker == speaker), key=order)[:options.clips]
+    played = []
+    for number, clip in enumerate(clips_of_speaker):
         waveform, rate = audio.read(dataset.audio_path(clip))
         audio.save(folder / f"{number}.wav", waveform, rate)
-        found.append(PlayedClip(clip.text, f"{number}.wav", clip.duration_s, clip.speaker))
-    return found
+        played.append(PlayedClip(clip.text, f"{number}.wav", clip.duration_s, clip.speaker))
+    return played
 
 
 def _cut(waveform: torch.Tensor, sample_rate: int) -> tuple[torch.Tensor, int]:
@@ -100,9 +102,10 @@ def _measure(model: str, family_name: str, recordings: list[tuple[torch.Tensor, 
     naturalness, own_naturalness = list[float](), list[float]()
     for index, sound in enumerate(resynthesized):
         reporter.emit(Progress(index, len(resynthesized), "clips", "measured"))
-        others = [embedding for number, embedding in enumerate(embeddings) if number != index]
-        if others:
-            centre = np.mean(others, axis=0)
+        other_embeddings = [embedding for number, embedding in enumerate(embeddings) if number != index]
+        # A speaker with one clip has nothing to be compared with.
+        if other_embeddings:
+            centre = np.mean(other_embeddings, axis=0)
             similarity.append(measures.cosine(measures.similarity_embedding(*sound), centre))
             own_similarity.append(measures.cosine(embeddings[index], centre))
         naturalness.append(measures.naturalness(*sound))

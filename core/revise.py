@@ -91,13 +91,13 @@ def _is_resumed(options: ReviseOptions, workspace: Workspace) -> bool:
     One that was interrupted before its clips were indexed is resumed, whatever was decided since.
     """
     target = resolve_inside(workspace.datasets, options.save_as)
-    done = target / DECIDED_FILE
-    if not done.is_file() or manifest.load_card(target).reviewed != options.dataset:
+    decided_file = target / DECIDED_FILE
+    if not decided_file.is_file() or manifest.load_card(target).reviewed != options.dataset:
         return False
     decided, _ = review.snapshot(workspace, options.dataset)
-    written = done.read_bytes()
-    return decided == written or (
-        decided.startswith(written) and not ClipIndex.exists(workspace, manifest.load_card(target).fingerprint))
+    decided_before = decided_file.read_bytes()
+    return decided == decided_before or (
+        decided.startswith(decided_before) and not ClipIndex.exists(workspace, manifest.load_card(target).fingerprint))
 
 
 def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, language: str = "") -> DatasetVersion:
@@ -108,7 +108,8 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
         raise UserError(f"There already is a dataset named {new!r}.", "Choose another name: none is overwritten.")
     (decided, decisions), out = review.snapshot(workspace, name), review.excluded(dataset.folder)
     ids = {clip.id for clip in dataset.clips} | {clip.id for clip, _ in out}
-    if strange := sorted(set(decisions) - ids):
+    strange = sorted(set(decisions) - ids)
+    if strange:
         raise UserError(f"{dataset.folder / review.DRAFT_FILE} names clips that {name!r} does not have: {strange[:3]}.",
                         "Take these lines out of the file.")
     language = language or dataset.card.language
@@ -116,12 +117,15 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
     if corrected and len(dataset.card.languages) > 1:
         raise UserError(f"The dataset {name!r} holds several languages ({dataset.card.language}): no single one can be "
                         "corrected.", "Correct the dataset that its recordings came from, and add the others to it.")
+
     readings = _readings(workspace, dataset, language)
-    if corrected:  # before the texts are read
+    # The language is corrected before the texts are read.
+    if corrected:
         dataset = replace(dataset, clips=tuple(replace(clip, language=language) for clip in dataset.clips))
         out = [(replace(clip, language=language), reason) for clip, reason in out]
     clips, excluded, version = _apply(dataset, out, decisions, readings, target)
     _check(version, clips, name, corrected=corrected)
+
     with atomic_directory(target) as folder:
         clips, repaired = write_audio(dataset, clips, excluded, decisions, folder, workspace, reporter)
         version = replace(version, repaired=repaired)
@@ -129,8 +133,10 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
         card = manifest.make_card(new, language, dataset.card.source, clips, dataset.card.licence)
         manifest.save(folder, replace(card, reviewed=name, split=dataset.card.split), clips)
         (folder / DECIDED_FILE).write_bytes(decided)
-        if (recipe := augmentation.load(dataset.folder)) is not None:
-            augmentation.save(folder, recipe)  # of the same recordings: their variants are in the cache
+        recipe = augmentation.load(dataset.folder)
+        if recipe is not None:
+            # The recordings are the same, so their variants are in the cache.
+            augmentation.save(folder, recipe)
         lines = (json.dumps({"clip": asdict(clip), "reason": reason}, ensure_ascii=False) + "\n"
                  for clip, reason in excluded)
         (folder / review.EXCLUDED_FILE).write_text("".join(lines), encoding="utf-8")
@@ -145,10 +151,10 @@ def _readings(workspace: Workspace, dataset: PreparedDataset, language: str) -> 
 
     In another language, they are read as texts of that, without rules.
     """
-    found = ClipIndex.readings(workspace, dataset.card)
+    readings = ClipIndex.readings(workspace, dataset.card)
     if language == dataset.card.language:
-        return {code: text_rules.reading(workspace, rules, code, name) for code, (rules, name) in found.items()}
-    return {language: TextNormaliser(for_other_language(found[dataset.card.language][1], language))}
+        return {code: text_rules.reading(workspace, rules, code, name) for code, (rules, name) in readings.items()}
+    return {language: TextNormaliser(for_other_language(readings[dataset.card.language][1], language))}
 
 
 def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], decisions: Mapping[str, ReviewDecision],
@@ -159,6 +165,8 @@ def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], de
     included: list[ManifestClip] = []
     excluded: list[tuple[ManifestClip, str]] = []
     changed, newly_excluded, newly_included, repaired = [], [], [], []
+
+    # A decision changes text, membership or sound of a clip.
     for clip in (*dataset.clips, *(clip for clip, _ in out)):
         decision = decisions.get(clip.id, ReviewDecision(clip.id, included=clip.id not in reasons))
         if decision.text is not None and decision.text != clip.text:
@@ -171,6 +179,8 @@ def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], de
         else:
             excluded.append((clip, decision.reason or reasons.get(clip.id, "by hand")))
             newly_excluded += [] if clip.id in reasons else [clip.id]
+
+    # Edited and returned clips may share something with the other split.
     clips, overlapping = _assign_splits(included, {*changed, *newly_included}, readings, dataset.card.by_speaker)
     newly_excluded += [clip.id for clip, _ in overlapping]
     version = DatasetVersion(target.name, len(clips), tuple(newly_excluded), tuple(newly_included), tuple(changed),
@@ -202,12 +212,13 @@ def _assign_splits(included: Sequence[ManifestClip], moved: set[str], readings: 
     for clip in included:
         if clip.id in moved:
             own_marks = marks(clip)
-            found = {mark[0]: side for mark in own_marks if (side := sides.side(mark)) is not None}
-            if len(set(found.values())) > 1:
-                what = " and ".join(f"its {kind} is {_SPLIT_WORDS[side]}" for kind, side in found.items())
-                overlapping.append((clip, f"overlap: {what}"))
+            sides_by_mark = [(kind, sides.side((kind, value))) for kind, value in own_marks]
+            sides_by_kind = {kind: side for kind, side in sides_by_mark if side is not None}
+            if len(set(sides_by_kind.values())) > 1:
+                shared = " and ".join(f"its {kind} is {_SPLIT_WORDS[side]}" for kind, side in sides_by_kind.items())
+                overlapping.append((clip, f"overlap: {shared}"))
                 continue
-            clip = replace(clip, split=next(iter(found.values()), clip.split))
+            clip = replace(clip, split=next(iter(sides_by_kind.values()), clip.split))
             for mark in own_marks:
                 sides.put(mark, clip.split)
         clips.append(clip)
@@ -234,23 +245,25 @@ def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], exclude
     (folder / "audio").mkdir()
     for clip, _ in excluded:
         link_or_copy(dataset.audio_path(clip), folder / clip.audio)
+
+    # A repair needs the measures of the recording and the level of the whole dataset.
     store = MeasureStore(workspace)
     measures = store.load(clip.sha256 for clip in clips if clip.id in decisions and decisions[clip.id].fixes)
     level = ClipIndex(workspace, dataset.card.fingerprint).plots().level_lufs
-    written, repaired = [], []
-    for at, clip in enumerate(clips, start=1):
+    written_clips, repaired = [], []
+    for number, clip in enumerate(clips, start=1):
         check_stop(reporter, "Stopped before the version was written; nothing is kept of it.")
         fixes = decisions[clip.id].fixes if clip.id in decisions else ()
         new = _repair(dataset, clip, measures.get(clip.sha256), fixes, level, folder, reporter) if fixes else None
         if new is None:
             link_or_copy(dataset.audio_path(clip), folder / clip.audio)
-            written.append(clip)
+            written_clips.append(clip)
         else:
             store.save({new[0].sha256: new[1]})
-            written.append(new[0])
+            written_clips.append(new[0])
             repaired.append(clip.id)
-            reporter.emit(Progress(at, len(clips), "clips", f"{clip.id} repaired"))
-    return tuple(written), tuple(repaired)
+            reporter.emit(Progress(number, len(clips), "clips", f"{clip.id} repaired"))
+    return tuple(written_clips), tuple(repaired)
 
 
 def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | None, fixes: Sequence[str],
@@ -266,19 +279,22 @@ def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
         return None
     measures = measures or measure(waveform.numpy(), rate)
     target = measures.level_lufs if level is None else level
-    done = repair(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
-    if np.array_equal(done, waveform.numpy()):
+    repaired = repair(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
+    if np.array_equal(repaired, waveform.numpy()):
         reporter.emit(WarningRaised(f"{clip.id} has nothing to repair, and stays as it is."))
         return None
-    content = encode_flac(done, rate)
+
+    # The repaired sound is written as 24-bit FLAC, and the old recording is kept beside it.
+    content = encode_flac(repaired, rate)
     path = f"audio/{clip.id}.flac"
     (folder / path).write_bytes(content)
     (folder / ORIGINALS).mkdir(exist_ok=True)
     link_or_copy(dataset.audio_path(clip), folder / ORIGINALS / Path(clip.audio).name)
     new = replace(clip, audio=path, sha256=hashlib.sha256(content).hexdigest())
-    if TRIM in fixes:  # the new recording has no silence that is left out
-        new = replace(new, duration_s=len(done) / rate, trimmed_start_s=0.0, trimmed_end_s=0.0)
-    return new, measure(done, rate)
+    # The new recording has no silence that is left out.
+    if TRIM in fixes:
+        new = replace(new, duration_s=len(repaired) / rate, trimmed_start_s=0.0, trimmed_end_s=0.0)
+    return new, measure(repaired, rate)
 
 
 def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[ManifestClip, ...],
@@ -287,13 +303,14 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
     path = dataset.folder / REPORT_FILE
     values: dict[str, Any] = {"found": len(dataset.clips), "errors": [], "warnings": [], "dropped": {}}
     values |= foreign.read_json(path) if path.is_file() else {}
-    errors = [one for one in values["errors"] if one["kind"] != "excluded"]
+    errors = [error for error in values["errors"] if error["kind"] != "excluded"]
     errors += [{"kind": "excluded", "where": clip.id, "message": f"excluded: {reason}"} for clip, reason in excluded]
     note = (f"Reviewed from {dataset.card.name}: {pluralize(len(version.excluded), 'clip')} excluded, "
             f"{len(version.included)} included again, {pluralize(len(version.changed), 'text')} edited, "
             f"{pluralize(len(version.repaired), 'recording')} repaired; {len(excluded)} excluded in all.")
     characters = Counter(character for clip in clips for character in readings[clip.language].normal(clip.text))
-    return {**values, "text_match": None,  # texts may have been corrected: the index of the version measures its own
+    # Texts may have been corrected: the index of the version measures its own match.
+    return {**values, "text_match": None,
             "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),
             "trimmed_clips": sum(clip.is_trimmed for clip in clips),
@@ -325,17 +342,19 @@ def index_version(workspace: Workspace, name: str, new: str, reporter: Reporter)
     def clips() -> Iterator[AnalysedClip]:
         for part in chunked(dataset.clips, _INDEXED_AT_ONCE):
             measures = MeasureStore(workspace).load(clip.sha256 for clip in part)
-            before = old.named(clip.id for clip in part)
+            analysed = old.named(clip.id for clip in part)
             for clip in part:
-                one = before.get(clip.id)
-                text = one.spoken if same and one and one.clip.text == clip.text else (
+                earlier = analysed.get(clip.id)
+                text = earlier.spoken if same and earlier and earlier.clip.text == clip.text else (
                     readings[clip.language].normal(clip.text))
                 too_long, other_text = [coverage.too_long.get(clip.id, "")], ""
-                if one is not None and one.clip.feature_key == clip.feature_key:  # its speech is as long as it was
-                    message = next((each.message for each in one.findings if each.kind == "too long"), "")
-                    if one.clip.text == clip.text:
-                        other_text = next((each.message for each in one.findings if each.kind == OTHER_TEXT), "")
-                    too_long = [*(each for each in message.split("; ") if "codes of speech" in each), *too_long]
+                # Speech of the same recording is as long as it was.
+                if earlier is not None and earlier.clip.feature_key == clip.feature_key:
+                    message = next((finding.message for finding in earlier.findings if finding.kind == "too long"), "")
+                    if earlier.clip.text == clip.text:
+                        other_text = next((finding.message
+                                           for finding in earlier.findings if finding.kind == OTHER_TEXT), "")
+                    too_long = [*(part for part in message.split("; ") if "codes of speech" in part), *too_long]
                 yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, measures),
                                    coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)), clip.text,
                                    other_text)

@@ -16,7 +16,7 @@ from core.workspace import Workspace
 from data import segmentation
 from data.acoustics.voice_activity import FRAME_S, detect_voice
 
-_TOLERANCE_S = 0.01  # of the bounds of a clip
+_TOLERANCE_S = 0.01  # tolerance of the bounds of a clip
 
 
 def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -26,7 +26,8 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
                               public_name(options.source), "cut",
                              {**cut_settings(options), "threshold": options.threshold}, finish_of(options))
     languages.warn_doubtful_code(options.language, reporter)
-    if (existing := cutter.existing()) is not None:
+    existing = cutter.existing()
+    if existing is not None:
         return {**cutting.summarize(existing), "state": "already there"}
 
     def find_clips(recording: LongRecording, _folder: Path, progress: Callable[[float], None]) -> RecordingClips:
@@ -35,6 +36,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
         atoms = segmentation.speech_spans(runs, voice.levels, FRAME_S)
         spans = []
         for cut in segmentation.group_spans(atoms, voice.total_s, limits):
+            # A clip begins or ends within speech if one of its two cuts found no pause.
             sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.costs)]
             in_speech = any(bool(atoms.costs[index] >= segmentation.IN_SPEECH_COST) for index in sides)
             spans.append(FoundClip(cut.begin_s, min(cut.end_s, voice.total_s), in_speech))
@@ -42,11 +44,11 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):
-            found = cutting.find_recordings(gathered, options, reporter)
-            length = duration_text(sum(one.seconds for one in found))
-            reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {length}.",)))
+            recordings = cutting.find_recordings(gathered, options, reporter)
+            length = duration_text(sum(recording.seconds for recording in recordings))
+            reporter.emit(Plan((f"{pluralize(len(recordings), 'recording')}, {length}.",)))
         with stage(reporter, "cut"):
-            segments = cutter.make(found, find_clips)
+            segments = cutter.make(recordings, find_clips)
     pieces = segments.pieces()
     within = (limits.min_clip_s - _TOLERANCE_S, limits.max_clip_s + _TOLERANCE_S)
     return {**cutting.summarize(segments), "state": "written",

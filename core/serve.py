@@ -24,7 +24,7 @@ from core.serving.engine import SpeechEngine
 from core.serving.served_models import ServedModels
 from core.workspace import Workspace
 
-_BYTES_PER_CHARACTER = 12  # of JSON that escapes every character
+_BYTES_PER_CHARACTER = 12  # bytes of a character in JSON that escapes all of them
 _REPORT_S = 10.0  # between two progress events
 _START_S, _END_S = 20.0, 5.0
 
@@ -34,6 +34,7 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
     key = access.read_key(options.host, options.key_file)
     names = access.allowed_names(options.host, options.allow_host)
     origins = access.check_origins(options.allow_origin)
+    # The port is taken before the models load, so that a taken one is reported at once.
     listener = _listen(options.host, options.port)
     try:
         with stage(reporter, "load"):
@@ -59,6 +60,8 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
         if not access.is_loopback(options.host):
             reporter.emit(WarningRaised("It speaks plain HTTP: the key can be read on the way. Put a proxy with TLS in "
                                         "front."))
+
+        # The engine runs in this thread, which also reports and sees a stop request.
         report = _Report(server, reporter)
         engine.run(reporter.stop_requested, report.emit_if_due)
         web.should_exit = True
@@ -81,10 +84,10 @@ class _Report:
         return round(sum(sample.value for sample in samples if sample.name.endswith("_total")))
 
     def emit_if_due(self) -> None:
-        now = time.monotonic()
-        if now < self._due:
+        time_s = time.monotonic()
+        if time_s < self._due:
             return
-        self._due = now + _REPORT_S
+        self._due = time_s + _REPORT_S
         counts = self.count(), self._server.engine.requests
         if counts != self._shown:
             self._shown = counts

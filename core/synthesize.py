@@ -38,38 +38,41 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
             options.sound, options.unknown)
     synthesizer, model, language = loaded.synthesizer, loaded.synthesizer.model, options.language
     count = _count_chunks(synthesizer, texts, options)
-    many = f"{pluralize(len(texts), 'clip')}, " if options.file else ""
-    plan = (f"{many}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
+    clip_count = f"{pluralize(len(texts), 'clip')}, " if options.file else ""
+    plan = (f"{clip_count}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
             f"{loaded.precision}{'; already loaded' if loaded.cached else ''}.")
     reporter.emit(Plan((plan,), {"clips": len(texts), "chunks": count, "loaded": 0 if loaded.cached else 1}))
-    if note := verification.spoken_note(workspace, options.voice_model):
+    note = verification.spoken_note(workspace, options.voice_model)
+    if note:
         reporter.emit(WarningRaised(note))
-    if unused := unused_controls(options.sound, model.family):
+    unused = unused_controls(options.sound, model.family)
+    if unused:
         reporter.emit(WarningRaised(f"{', '.join(unused)}: no effect, because {model.family.name} has no such "
                                     "control."))
     for note in dict.fromkeys(note for text in texts for note in synthesizer.reading_notes(text, language)):
         reporter.emit(WarningRaised(note))
 
     recogniser, recogniser_loaded = None, False
-    spoken: list[tuple[SynthesizedClip, RecognitionScore | None]] = []
-    made: list[AudioGenerated] = []
+    scored_clips: list[tuple[SynthesizedClip, RecognitionScore | None]] = []
+    events: list[AudioGenerated] = []
     facts = {SIDE: {"model": model.ref, "voice": options.voice or loaded.voice, "seed": str(options.sampling.seed)}}
     try:
         with stage(reporter, "speak"):
             for start in range(0, len(texts), MAX_BATCH_SIZE):
                 batch = [(language, text) for text in texts[start:start + MAX_BATCH_SIZE]]
-                waiting: list[tuple[int, str, SynthesizedClip]] = []
+                batch_clips: list[tuple[int, str, SynthesizedClip]] = []
                 for index, chunks in enumerate(synthesizer.synthesize_batch(batch, options.sampling), start):
                     stem = f"{index + 1:04d}" if options.file else "speech"
                     clip = clips.write_clip(chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index,
                                             text=texts[index], language=language,
                                             chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)
-                    waiting.append((index, texts[index], clip))
-                if not recogniser_loaded:  # only now, so that the first clip can be played early
+                    batch_clips.append((index, texts[index], clip))
+                # The recogniser is loaded only now, so that the first clip can be played early.
+                if not recogniser_loaded:
                     recogniser, recogniser_loaded = load_recogniser_or_warn(
                         workspace, model, lambda message: reporter.emit(WarningRaised(message)),
                         languages=(language,)), True
-                for index, text, clip in waiting:
+                for index, text, clip in batch_clips:
                     reference = model.front_end.verbalize(text, language)
                     score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
                     picture = ""
@@ -81,31 +84,33 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
                                        measured_by=measured_by(recogniser, language),
                                        transcript=evaluation.spaced_transcript(recogniser, score, reference, language))
                     reporter.emit(event)
-                    made.append(event)
-                    spoken.append((clip, score))
+                    events.append(event)
+                    scored_clips.append((clip, score))
                 if options.file:
-                    reporter.emit(Progress(len(made), len(texts), "clips"))
-                check_stop(reporter, f"Stopped on request after {pluralize(len(made), 'clip')}; they are kept.")
+                    reporter.emit(Progress(len(events), len(texts), "clips"))
+                check_stop(reporter, f"Stopped on request after {pluralize(len(events), 'clip')}; they are kept.")
     finally:
-        if made:
-            clips.write_archive(reporter.directory, made, facts)
+        if events:
+            clips.write_archive(reporter.directory, events, facts)
+
     if options.archive:
         shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
     with stage(reporter, "score recordings"):
         recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
-    scores = [score for _, score in spoken if score is not None]
-    duration_s, synthesis_s = (sum(getattr(clip, name) for clip, _ in spoken) for name in ("duration_s", "synthesis_s"))
+    scores = [score for _, score in scored_clips if score is not None]
+    duration_s, synthesis_s = (sum(getattr(clip, name) for clip, _ in scored_clips)
+                               for name in ("duration_s", "synthesis_s"))
     result: Result = {
-        "clips": len(made), "duration_s": round(duration_s, 3), "seconds": round(synthesis_s, 3),
+        "clips": len(events), "duration_s": round(duration_s, 3), "seconds": round(synthesis_s, 3),
         "real_time_factor": round(synthesis_s / max(duration_s, 1e-9), 3),
-        "chunks": sum(clip.chunks for clip, _ in spoken), "model": model.ref,
+        "chunks": sum(clip.chunks for clip, _ in scored_clips), "model": model.ref,
         "language": language, "voice": options.voice, "seed": options.sampling.seed,
         "error": evaluation.corpus_score(language, scores).error if scores else None, "recordings_cer": recordings_cer,
         "archive": options.archive or CLIPS_ARCHIVE,
-        "no_speech": sum(clip.finish_reason == "no_speech" for clip, _ in spoken),
+        "no_speech": sum(clip.finish_reason == "no_speech" for clip, _ in scored_clips),
     }
     if not options.file:
-        clip, event = spoken[0][0], made[0]
+        clip, event = scored_clips[0][0], events[0]
         result |= {"path": clip.path, "peak": round(clip.peak, 4), "level_db": round(clip.level_db, 1),
                    "sha256": clip.sha256, "transcript": event.transcript, "spectrogram": event.spectrogram}
     return result

@@ -26,7 +26,8 @@ from data.front_end import FrontEnd, name_characters, probe_sentences
 from data.manifest import HELD_OUT, SPLITS, PreparedDataset
 
 _PIECES_SUFFIX = ".pieces.json"
-_EARLIER_SENTENCES = 16  # of each language of an earlier training, for the proof
+# Sentences of each language of an earlier training, for the proof.
+_EARLIER_SENTENCES = 16
 
 
 def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -36,7 +37,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     """
     target = resolve_inside(workspace.tokenizers, options.tokenizer)
     if options.part == "report":
-        workspace.tokenizer(options.tokenizer)  # fails early where there is none
+        # A report needs the tokenizer, so a missing one fails early.
+        workspace.tokenizer(options.tokenizer)
     base = load_front_end(workspace, options.model)
     dataset = manifest.load(workspace.dataset(options.dataset))
     rules = text_rules.for_languages(workspace, options.rules, dataset.card.languages)
@@ -55,13 +57,13 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
             pieces = {code: make_pieces(base, dataset, options, code, rules[code]) for code in dataset.card.languages}
         if options.part == "train":
             counts = {"characters": 0, "pieces": 0}
-            for code, own in pieces.items():
-                own.save(_pieces_file(target, dataset, code))
-                longer = tuple(dict.fromkeys(left + right for left, right in own.merges))
-                counts = {"characters": counts["characters"] + len(own.characters),
+            for code, learned in pieces.items():
+                learned.save(_pieces_file(target, dataset, code))
+                longer = tuple(dict.fromkeys(prefix + suffix for prefix, suffix in learned.merges))
+                counts = {"characters": counts["characters"] + len(learned.characters),
                           "pieces": counts["pieces"] + len(longer)}
                 reporter.emit(Plan((
-                    f"{code}: {len(own.characters)} characters: {' '.join(own.characters)}",
+                    f"{code}: {len(learned.characters)} characters: {' '.join(learned.characters)}",
                     f"{code}: {len(longer)} pieces longer than one character: {' '.join(longer) or 'none'}"), counts))
             files = ", ".join(str(_pieces_file(target, dataset, code)) for code in pieces)
             return {"state": "learned", **counts, "file": files}
@@ -79,10 +81,13 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
         source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
         for record in model_info.training_records(workspace, options.model):
             if record.dataset in workspace.list_datasets():
-                there = manifest.load(workspace.dataset(record.dataset))
+                earlier_dataset = manifest.load(workspace.dataset(record.dataset))
                 for code in record.languages:
-                    sentences += tuple((code, clip.text) for clip in there.split(HELD_OUT, code)[:_EARLIER_SENTENCES])
+                    sentences += tuple((code, clip.text)
+                                       for clip in earlier_dataset.split(HELD_OUT, code)[:_EARLIER_SENTENCES])
         report = measure(base, extended, dataset, training, source, sentences)
+
+    # The tokenizer must read every character, and the base languages as before.
     if report.unknown_rate > 0 and options.variant_of:
         unknown = dict.fromkeys(character for clip in dataset.clips
                                 for character in extended.unknown_characters(clip.text, clip.language))
@@ -93,7 +98,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
             f"{report.unknown_rate:.2%} of the text is unknown to the new tokenizer; 0 is required.",
             "The base tokenizer's file cuts words where it should not; please report this with the file.",
         )
-    if changed := [proof.language for proof in report.proofs if not proof.same]:
+    changed = [proof.language for proof in report.proofs if not proof.same]
+    if changed:
         raise UserError(
             f"The new tokenizer encodes {', '.join(changed)} differently than the base.",
             "Nothing was saved; please report this with the dataset.",
@@ -125,8 +131,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
 def _pieces_file(target: Path, dataset: PreparedDataset, language: str) -> Path:
     """Where the pieces of a language are kept between the parts."""
-    own = f"-{language}" if len(dataset.card.languages) > 1 else ""
-    return target.with_name(f"{target.name}{own}{_PIECES_SUFFIX}")
+    suffix = f"-{language}" if len(dataset.card.languages) > 1 else ""
+    return target.with_name(f"{target.name}{suffix}{_PIECES_SUFFIX}")
 
 
 def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOptions, language: str,
@@ -147,12 +153,12 @@ def merge(base: FrontEnd, pieces: Mapping[str, Pieces], rules: Mapping[str, Text
           byte_fallback: bool = False) -> tuple[FrontEnd, PieceTraining]:
     """`base` with the languages of `pieces`, one after the other, and how their pieces were trained."""
     extended = base
-    for language, own in pieces.items():
-        extended = extended.extended(language, base.normaliser_for(language), own.characters, own.merges,
+    for language, learned in pieces.items():
+        extended = extended.extended(language, base.normaliser_for(language), learned.characters, learned.merges,
                                      rules[language], byte_fallback)
     *_, last = pieces.values()
     return extended, PieceTraining(last.algorithm, last.merges_asked * len(pieces),
-                                   sum(own.longer_than_one for own in pieces.values()))
+                                   sum(learned.longer_than_one for learned in pieces.values()))
 
 
 def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, reporter: Reporter) -> None:
@@ -161,32 +167,38 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
             f"{len(report.characters_held_out_only)} characters occur in held-out text only, so their rows will not "
             f"be trained: {name_characters(report.characters_held_out_only)}."
         ))
-    if warning := unused_pieces_warning(len(report.pieces_unused), report.pieces_added):
+    warning = unused_pieces_warning(len(report.pieces_unused), report.pieces_added)
+    if warning:
         reporter.emit(WarningRaised(warning))
+
     if report.merges_learned < report.merges_asked:
         reporter.emit(WarningRaised(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked "
                                     f"for."))
     if report.unproven:
         reporter.emit(WarningRaised(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
-    if hint := text_rules.hint_unused_rules(dataset, report.rules):
+    hint = text_rules.hint_unused_rules(dataset, report.rules)
+    if hint:
         reporter.emit(WarningRaised(hint))
+
     for proof in report.shared_file:
-        if changed := [sentence for sentence in proof.sentences if not sentence.same]:
-            first = changed[0]
+        changed = [sentence for sentence in proof.sentences if not sentence.same]
+        if changed:
+            sample = changed[0]
             reporter.emit(WarningRaised(
                 f"Programs that load one file for all languages, as the published code does, will read {len(changed)} "
                 f"of {len(proof.sentences)} {proof.language} sample sentences in other pieces, as {report.language} "
-                f"shares their script: {first.text!r} in {first.tokens_after} tokens instead of {first.tokens_before}. "
-                f"Here {proof.language} keeps its own file and its tokens."))
+                f"shares their script: {sample.text!r} in {sample.tokens_after} tokens instead of "
+                f"{sample.tokens_before}. Here {proof.language} keeps its own file and its tokens."))
     for code in report.unprepared:
         reporter.emit(WarningRaised(f"{code} was proven without what its text needs. {base.unready(code)}"))
-    proven = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
+
+    sentence_counts = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
     pieces = max((entry.pieces for entry in report.proofs), default=0)
     reporter.emit(Plan((
         f"{report.tokens_added} tokens added after the base's {report.prefix_size}; {report.size} in all.",
         f"{report.characters_covered} of {report.characters} characters covered; unknown "
         f"{report.unknown_rate_before:.1%} before, {report.unknown_rate:.1%} now.",
         f"Tokens a character: {report.tokens_per_character_before:.2f} before, {report.tokens_per_character:.2f} now.",
-        f"Sample sentences with unchanged ids: {proven or 'none'} (from the {report.probe_source}); "
+        f"Sample sentences with unchanged ids: {sentence_counts or 'none'} (from the {report.probe_source}); "
         f"in each language {pieces} pieces, all of both tokenizers, too.",
     ), {"tokens_added": report.tokens_added, "tokens": report.size}))

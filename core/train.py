@@ -57,8 +57,9 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
-            values = {**options.model_dump(mode="json"), "device": device.type}  # of rank 0, also where it was `auto`
-            group.broadcast((reporter.directory.name, values))  # to `run_other_rank`
+            # The other ranks take the values of rank 0 in `run_other_rank`; its device replaces `auto`.
+            values = {**options.model_dump(mode="json"), "device": device.type}
+            group.broadcast((reporter.directory.name, values))
             training_run, _ = prepare_run(options, workspace, reporter, group)
             train_loop(training_run)
         return {**run_result(training_run.trainer, reporter),
@@ -103,10 +104,12 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             _write_environment(reporter.directory, device, str(training_run.trainer.precision))
 
     trainer = training_run.trainer
+    # A disk without room for a checkpoint is reported before the first step, not after hours.
     if trainer.step == 0 and max_clips is None:
         group.run_on_rank0(lambda: run_plan.check_first_checkpoint(trainer, reporter.directory))
     if trainer.step and (trainer.finished or training_run.early_stopped()):
         return training_run, Estimate(trainer.microbatch_plan, None, None)
+    # The batch is chosen once and stored, so that a resumed run keeps it.
     if is_batch_open(requested) and choice is None:
         choice = group.run_on_rank0(lambda: run_plan.choose_batch(trainer, requested, run_dir))
         trainer.set_options(choice.apply(requested))
@@ -161,7 +164,8 @@ def train_loop(training_run: TrainingRun) -> None:
         if group.rank == 0 and (checkpoint_due or trainer.step % max(1, schedule.steps // _MAX_STEP_EVENTS) == 0):
             event = _step_event(trainer, losses)
             reporter.emit(event)
-            if warning := watch.observe(event):
+            warning = watch.observe(event)
+            if warning:
                 reporter.emit(WarningRaised(warning))
 
         # Rank 0 decides for all ranks: only its clock counts, and only it sees a stop request.
@@ -177,6 +181,7 @@ def train_loop(training_run: TrainingRun) -> None:
         if not checkpoint_due and not finished and training_run.early_check_due():
             training_run.check_early()
 
+    # A run that ends before its schedule says why.
     if trainer.step < trainer.schedule.steps and training_run.early_stopped():
         early = training_run.early_stopping
         reporter.emit(WarningRaised(

@@ -42,46 +42,50 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
         raise UserError(f"The segments {options.segments!r} have the texts that they were aligned with.",
                         "Prepare them as they are, or cut the recordings again under another name.")
     pieces = segments.pieces()
-    who = json.dumps([options.recogniser, options.revision, options.recogniser_language])
-    name = f"{safe_id(Path(options.recogniser).name)[:60]}-{hashlib.sha256(who.encode()).hexdigest()[:8]}.jsonl"
+    # Texts of another recogniser or revision are kept in another file.
+    identity = json.dumps([options.recogniser, options.revision, options.recogniser_language])
+    name = f"{safe_id(Path(options.recogniser).name)[:60]}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.jsonl"
     transcripts = TranscriptFile(segments.folder / "work" / "transcripts" / name)
-    found = transcripts.load()
+    transcripts_by_id = transcripts.load()
 
-    waiting = [piece for piece in pieces if piece.id not in found]
-    if waiting:
+    pending = [piece for piece in pieces if piece.id not in transcripts_by_id]
+    if pending:
         recogniser = recognisers.load_transcriber(options.recogniser, options.revision, segments.card.language,
                                                   options.recogniser_language, options.device, workspace, reporter)
         with stage(reporter, "transcribe"):
-            done = len(pieces) - len(waiting)
-            for batch in _batches(waiting):
-                check_stop(reporter, f"Stopped after {done} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
+            done_count = len(pieces) - len(pending)
+            for batch in _batches(pending):
+                check_stop(reporter,
+                           f"Stopped after {done_count} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
                 waveforms = [_waveform(check_no_link_out(segments.folder, piece.audio), piece, recogniser.sample_rate)
                              for piece in batch]
-                made = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms), strict=True))
-                transcripts.add(made)
-                found |= made
-                done += len(batch)
-                reporter.emit(Progress(done, len(pieces), "clips", made[batch[-1].id].text[:60]))
+                new_transcripts = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms),
+                                           strict=True))
+                transcripts.add(new_transcripts)
+                transcripts_by_id |= new_transcripts
+                done_count += len(batch)
+                reporter.emit(Progress(done_count, len(pieces), "clips", new_transcripts[batch[-1].id].text[:60]))
 
     transcribed = []
     for piece in pieces:
-        one = found[piece.id]
-        transcribed.append(replace(piece, text="" if one.score < options.drop_below else one.text,
-                                   score=round(one.score, 4), doubt=_doubt(one, piece.duration_s, options.flag_below)))
+        transcript = transcripts_by_id[piece.id]
+        transcribed.append(replace(piece, text="" if transcript.score < options.drop_below else transcript.text,
+                                   score=round(transcript.score, 4),
+                                   doubt=_doubt(transcript, piece.duration_s, options.flag_below)))
     if not any(piece.text for piece in transcribed):
         raise UserError(f"{options.recogniser} found no text in {pluralize(len(pieces), 'clip')}.",
                         "Choose another recogniser, or check the language and listen to the recordings.")
     segments = segments.save_texts(transcribed, options.recogniser)
     doubtful = [piece for piece in transcribed if piece.doubt]
-    for piece in sorted(doubtful, key=lambda one: one.score or 0.0)[:_SHOWN]:
+    for piece in sorted(doubtful, key=lambda clip: clip.score or 0.0)[:_SHOWN]:
         reporter.emit(WarningRaised(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
     if len(doubtful) > _SHOWN:
         reporter.emit(WarningRaised(f"... and {len(doubtful) - _SHOWN} more to listen to."))
     return {"segments": options.segments, "language": segments.card.language, "recogniser": options.recogniser,
             "clips": len(pieces), "with_text": segments.card.texts, "doubtful": segments.card.doubtful,
             "without_text": len(pieces) - segments.card.texts,
-            "mean_score": round(float(np.mean([one.score for one in found.values()])), 4),
-            "transcribed_before": len(pieces) - len(waiting), "table": str(segments.folder / "metadata.jsonl")}
+            "mean_score": round(float(np.mean([transcript.score for transcript in transcripts_by_id.values()])), 4),
+            "transcribed_before": len(pieces) - len(pending), "table": str(segments.folder / "metadata.jsonl")}
 
 
 @dataclass(frozen=True)
@@ -91,27 +95,29 @@ class TranscriptFile:
     path: Path
 
     def load(self) -> dict[str, Transcript]:
-        found = {}
+        transcripts = {}
         if self.path.is_file():
             for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 with suppress(ValueError, KeyError, TypeError):
                     values = json.loads(line)
-                    found[str(values["id"])] = Transcript(str(values["text"]), float(values["score"]))
-        return found
+                    transcripts[str(values["id"])] = Transcript(str(values["text"]), float(values["score"]))
+        return transcripts
 
     def add(self, transcripts: Mapping[str, Transcript]) -> None:
         """Append `transcripts`; they are on the disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         append_text(self.path, "".join(
-            json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)}, ensure_ascii=False) + "\n"
-            for name, one in transcripts.items()))
+            json.dumps({"id": name, "text": transcript.text, "score": round(transcript.score, 4)},
+                       ensure_ascii=False) + "\n"
+            for name, transcript in transcripts.items()))
 
 
 def _batches(pieces: Sequence[SegmentClip]) -> Iterator[list[SegmentClip]]:
     """Clips in the order of their files, limited in number and length for memory."""
     batch: list[SegmentClip] = []
     for piece in pieces:
-        if batch and (len(batch) == _BATCH_CLIPS or sum(one.duration_s for one in batch) + piece.duration_s > _BATCH_S):
+        if batch and (len(batch) == _BATCH_CLIPS
+                      or sum(clip.duration_s for clip in batch) + piece.duration_s > _BATCH_S):
             yield batch
             batch = []
         batch.append(piece)

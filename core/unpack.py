@@ -55,52 +55,61 @@ _MOST_FOLDERS, _MOST_MISSING = 32, 1000  # our own files lie in five
 
 def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write the items of the archive into the workspace; `UserError` where it is damaged or a name is taken."""
-    path, found = confinement.open_path(options.archive), False
-    with suppress(OSError, ValueError):  # a name that no file can have
-        found = path.is_file()
-    if not found:
+    path, is_file = confinement.open_path(options.archive), False
+    # A name may be one that no file can have.
+    with suppress(OSError, ValueError):
+        is_file = path.is_file()
+    if not is_file:
         raise UserError(f"There is no archive {options.archive[:200]!r}.",
                         "Give the path of a TAR file that was packed by Lisan.")
+
     with open(path, "rb") as archive:
         try:
             manifest = _read_manifest(archive)
-            if sum(one.size for one in manifest.files) > path.stat().st_size:
+            if sum(file.size for file in manifest.files) > path.stat().st_size:
                 raise ValueError("its files would be larger than it is")
         except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, OSError, tarfile.TarError) as error:
             raise _refusal(path, error) from error
+
         names = _names(manifest, options.save_as)
-        there = [item for item in manifest.items if _is_there(workspace, item, names[item], manifest)]
-        written = [item for item in manifest.items if item not in there]
-        total = sum(one.size for one in manifest.files if item_of(one.path)[0] in written)
+        existing = [item for item in manifest.items if _is_there(workspace, item, names[item], manifest)]
+        new_items = [item for item in manifest.items if item not in existing]
+        total = sum(file.size for file in manifest.files if item_of(file.path)[0] in new_items)
         if total + SPARE_BYTES > workspace.free_bytes():
             raise UserError(f"The archive unpacks to {size_text(total)}, and {size_text(workspace.free_bytes())} are "
                             "free.", "Free some disk space: Storage tab, or python -m scripts.storage.")
+
         reporter.emit(Plan((
-            f"{', '.join(f'{item.kind}:{names[item]}' for item in written)}: {size_text(total)}.",
-            *(f"Here already, with the same content: {item.reference}." for item in there))))
-        with stage(reporter, "unpack"), ExitStack() as stack:  # what is needed takes its name first, the first last
+            f"{', '.join(f'{item.kind}:{names[item]}' for item in new_items)}: {size_text(total)}.",
+            *(f"Here already, with the same content: {item.reference}." for item in existing))))
+        # An item that others need takes its name before them, and the first item takes its name last.
+        with stage(reporter, "unpack"), ExitStack() as stack:
             folders = {item: stack.enter_context(atomic_directory(resolve_inside(_home(workspace, item), names[item])))
-                       for item in written}
-            progress = DownloadProgress(reporter, sum(one.size for one in manifest.files), stopped=_STOPPED)
+                       for item in new_items}
+            progress = DownloadProgress(reporter, sum(file.size for file in manifest.files), stopped=_STOPPED)
             try:
-                for one in manifest.files:
-                    _read_file(archive, one, folders, progress)
+                for file in manifest.files:
+                    _read_file(archive, file, folders, progress)
                 if archive.read(HEADER_BYTES).strip(b"\0"):
                     raise ValueError("it has more data after the last file of its list")
             except (ValueError, FileExistsError, NotADirectoryError, tarfile.TarError) as error:
                 raise _refusal(path, error) from error
+
+            # Each item is checked before it takes its name.
             for item, folder in folders.items():
                 _check_item(item, folder)
-    missing = [f"{name}: {how}" for name, how in manifest.missing.items()
-               if not (item := parse(name)).path(workspace).exists()]
-    for line in missing:
+
+    # The sender may have left out what the items need.
+    absent = [f"{name}: {how}" for name, how in manifest.missing.items()
+              if not (item := parse(name)).path(workspace).exists()]
+    for line in absent:
         reporter.emit(WarningRaised(f"Not in the archive, and not here: {line}"))
     main = manifest.items[0]
     outcome = _verify(workspace, main, names[main], reporter)
     return {**({"certificate": outcome.value} if outcome else {}),
             "item": f"{main.kind}:{names[main]}",
-            "imported": ", ".join(f"{item.kind}:{names[item]}" for item in written),
-            "here_already": ", ".join(item.reference for item in there), "files": len(manifest.files),
+            "imported": ", ".join(f"{item.kind}:{names[item]}" for item in new_items),
+            "here_already": ", ".join(item.reference for item in existing), "files": len(manifest.files),
             "bytes": total, "missing": ", ".join(name for name in manifest.missing
                                                  if not parse(name).path(workspace).exists())}
 
@@ -133,34 +142,39 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
     archive.read(-size % HEADER_BYTES)
     if values["format"] != FORMAT:
         raise ValueError(f"its format is {values['format']!r}, and this version of Lisan reads {FORMAT}")
+
     try:
         items = tuple(parse(str(reference)) for reference in values["items"])
-        missing = {parse(str(name)).reference: str(how)[:500] for name, how in values["missing"].items()}
+        absent = {parse(str(name)).reference: str(how)[:500] for name, how in values["missing"].items()}
     except UserError as error:
         raise ValueError(error.message) from error
-    files = tuple(PackedFile(str(one["path"]), int(one["size"]), str(one["sha256"])) for one in values["files"])
+    files = tuple(PackedFile(str(entry["path"]), int(entry["size"]), str(entry["sha256"])) for entry in values["files"])
+
+    # The list is foreign: each of its statements is checked before a file is written.
     if not items or len(set(items)) < len(items) or items[0].kind not in ("run", "export"):
         raise ValueError("it names no export and no run")
-    if unknown := [item.reference for item in items if item.kind not in PACKED_KINDS]:
+    unknown = [item.reference for item in items if item.kind not in PACKED_KINDS]
+    if unknown:
         raise ValueError(f"it brings {unknown[0]!r}, which no archive holds")
-    if len(missing) > _MOST_MISSING:
-        raise ValueError(f"it names {len(missing)} things that are missing")
-    if len(files) > _MOST_FILES or len({one.path for one in files}) < len(files):
+    if len(absent) > _MOST_MISSING:
+        raise ValueError(f"it names {len(absent)} things that are missing")
+    if len(files) > _MOST_FILES or len({file.path for file in files}) < len(files):
         raise ValueError("its list has too many files, or one twice")
-    names = {one.path for one in files}
-    for one in files:
-        place = next((str(folder) for folder in PurePosixPath(one.path).parents if str(folder) in names), None)
+    names = {file.path for file in files}
+    # A path must be plain, inside an item and in few folders.
+    for file in files:
+        place = next((str(folder) for folder in PurePosixPath(file.path).parents if str(folder) in names), None)
         if place is not None:
-            raise ValueError(f"its list has {one.path[:200]!r}, and {place[:200]!r} as a file, so nothing lies in it")
-        reason = path_inside(one.path)
-        if isinstance(reason, str) or reason.as_posix() != one.path:
-            raise ValueError(f"{one.path[:200]!r} {reason if isinstance(reason, str) else 'is no plain path'}")
-        if one.path.count("/") > _MOST_FOLDERS:
-            raise ValueError(f"{one.path[:80]!r}... lies in more than {_MOST_FOLDERS} folders")
-        item, inside = item_of(one.path)
-        if item not in items or inside in LEFT_OUT or one.size < 0:
-            raise ValueError(f"{one.path[:200]!r} belongs to nothing that it brings")
-    return Manifest(items, files, missing)
+            raise ValueError(f"its list has {file.path[:200]!r}, and {place[:200]!r} as a file, so nothing lies in it")
+        reason = path_inside(file.path)
+        if isinstance(reason, str) or reason.as_posix() != file.path:
+            raise ValueError(f"{file.path[:200]!r} {reason if isinstance(reason, str) else 'is no plain path'}")
+        if file.path.count("/") > _MOST_FOLDERS:
+            raise ValueError(f"{file.path[:80]!r}... lies in more than {_MOST_FOLDERS} folders")
+        item, inside = item_of(file.path)
+        if item not in items or inside in LEFT_OUT or file.size < 0:
+            raise ValueError(f"{file.path[:200]!r} belongs to nothing that it brings")
+    return Manifest(items, files, absent)
 
 
 def _read_header(archive: IO[bytes]) -> tuple[str, int]:
@@ -197,20 +211,21 @@ def _is_there(workspace: Workspace, item: Item, name: str, manifest: Manifest) -
     target = resolve_inside(_home(workspace, item), name)
     if not target.exists():
         return False
-    expected = {inside: one for one in manifest.files for owner, inside in [item_of(one.path)] if owner == item}
+    expected = {inside: file for file in manifest.files for owner, inside in [item_of(file.path)] if owner == item}
     if item != manifest.items[0] and all(
-            (target / inside).is_file() and (target / inside).stat().st_size == one.size
-            and hash_file(target / inside) == one.sha256 for inside, one in expected.items()):
+            (target / inside).is_file() and (target / inside).stat().st_size == file.size
+            and hash_file(target / inside) == file.sha256 for inside, file in expected.items()):
         return True
-    what = "Give the export another name (--save-as)" if item.kind == "export" else "Delete that one first (Storage)"
+    advice = "Give the export another name (--save-as)" if item.kind == "export" else "Delete that one first (Storage)"
     raise UserError(f"{item.kind.capitalize()} {name!r} is here already"
                     + (", with other content." if item != manifest.items[0] else "."),
-                    f"{what}, then import again; nothing is written over.")
+                    f"{advice}, then import again; nothing is written over.")
 
 
 def _read_file(archive: IO[bytes], expected: PackedFile, folders: Mapping[Item, Path],
                progress: DownloadProgress) -> None:
     """Write the next member of the archive, or pass over one that is here already."""
+
     name, size = _read_header(archive)
     if (name, size) != (expected.path, expected.size):
         raise ValueError(f"{name[:200]!r} of {size} bytes stands where its list has {expected.path!r} of "
@@ -219,17 +234,19 @@ def _read_file(archive: IO[bytes], expected: PackedFile, folders: Mapping[Item, 
     target = folders[item] / inside if item in folders else None
     if target:
         target.parent.mkdir(parents=True, exist_ok=True)
-    digest, left = hashlib.sha256(), size
+    digest, remaining = hashlib.sha256(), size
+    # An item that is here already is read and hashed, but not written.
     with open(target, "xb") if target else nullcontext() as writing:
-        while left:
-            block = archive.read(min(left, BLOCK_BYTES))
+        while remaining:
+            block = archive.read(min(remaining, BLOCK_BYTES))
             if not block:
                 raise ValueError(f"it ends within {name!r}")
-            left -= len(block)
+            remaining -= len(block)
             digest.update(block)
             if writing:
                 writing.write(block)
             progress.add(len(block), name)
+
     archive.read(-size % HEADER_BYTES)
     if digest.hexdigest() != expected.sha256:
         raise ValueError(f"{name!r} has the SHA-256 {digest.hexdigest()[:12]}..., its list {expected.sha256[:12]}...")
@@ -244,7 +261,8 @@ def _check_item(item: Item, folder: Path) -> None:
                 raise UserError(f"{item.reference} is a job of {job.verb!r}, not a training or an import.", _HINT)
             for path in folder.glob(f"checkpoints/step-*/{records.CHECKPOINT}"):
                 records.read_record(path, CheckpointRecord)
-            if JobReader(job).state(worker_alive=False).interrupted:  # else the app would resume it by itself
+            # Otherwise the app would resume the run by itself.
+            if JobReader(job).state(worker_alive=False).interrupted:
                 append_event(job.journal, Stopped("Stopped before it was packed."))
             write_json(folder / verification.IMPORTED, {"imported_at": time.time()})
         case "export":

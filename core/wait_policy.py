@@ -24,7 +24,8 @@ VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """Environment variables that choose a wait policy; if one is set, it stays."""
 _TASKS = Path("/proc/self/task")
 _INTERVAL_S = 0.5
-_BLOCK_SHARE = 0.1  # of the time that the threads wait for a core, added up; from here on they block
+# The share of time that the threads wait for a core, added up; above it they block.
+_BLOCK_SHARE = 0.1
 _FIRST_HOLD_S, _MAX_HOLD_S = 2.0, 32.0  # seconds below that share before the threads spin again
 
 
@@ -87,6 +88,7 @@ class Watcher:
                 self._team = None
                 self._calm_s = 0.0
         elif crowded:
+            # After a relapse the threads block for longer before they spin again.
             relapsed = self.blocking_s > 0 and calm_before_s < _MAX_HOLD_S
             self._hold_s = min(2 * self._hold_s, _MAX_HOLD_S) if relapsed else _FIRST_HOLD_S
             self._team = self._open_team()
@@ -132,7 +134,8 @@ def description(threads: int) -> str:
     """The wait policy of this process with so many threads, for the records of a run."""
     if threads == 1:
         return "one thread"
-    if variables := [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]:
+    variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    if variables:
         return " ".join(variables)
     return "spin; block beside other programs" if _watcher else "that of the OpenMP runtime"
 

@@ -53,7 +53,8 @@ def resolve_inside(folder: Path, name: str) -> Path:
 
 def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
     """`name`, or that and a number: the first that is not taken."""
-    return next(one for one in chain((name,), (f"{name[:60]}-{number}" for number in count(2))) if not is_taken(one))
+    return next(candidate for candidate in chain((name,), (f"{name[:60]}-{number}" for number in count(2)))
+                if not is_taken(candidate))
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Workspace:
         try:
             for folder in _FOLDERS:
                 (root / folder).mkdir(parents=True, exist_ok=True)
+                # A folder may exist and still refuse files or locks, so both are tried.
                 with tempfile.TemporaryFile(dir=root / folder) as probe:
                     probe.write(b"x")
                     try:
@@ -171,13 +173,14 @@ class Workspace:
 
         With `verbs` only their jobs count. `UserError` if there are several.
         """
-        if not job_id or not _SHORT_ID.fullmatch(job_id) or (self.runs / job_id).is_dir():  # an empty list gives None
+        # An empty list on the page gives None.
+        if not job_id or not _SHORT_ID.fullmatch(job_id) or (self.runs / job_id).is_dir():
             return job_id
         generated = filter(None, map(_GENERATED_ID.fullmatch, self.list_runs()))
-        found = [one[0] for one in generated if one[2] == job_id and (not verbs or one[1] in verbs)]
-        if len(found) > 1:
-            raise UserError(f"The short id {job_id!r} is that of {join_names(found)}.", "Give the whole id.")
-        return found[0] if found else job_id
+        ids = [match[0] for match in generated if match[2] == job_id and (not verbs or match[1] in verbs)]
+        if len(ids) > 1:
+            raise UserError(f"The short id {job_id!r} is that of {join_names(ids)}.", "Give the whole id.")
+        return ids[0] if ids else job_id
 
     def whole_reference(self, reference: str) -> str:
         """`run:ID`, `run:ID@STEP` and the like with the whole id of a run for a short one; others as they are."""
@@ -238,11 +241,12 @@ def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _newest(folder: Path) -> list[str]:
     """Folders in `folder`, the one that changed last first."""
-    found = []
+    folders = []
     for entry in _folders(folder):
-        with suppress(FileNotFoundError):  # deleted meanwhile
-            found.append((-entry.stat().st_mtime_ns, entry.name))
-    return [name for _changed, name in sorted(found)]
+        # The folder was deleted meanwhile.
+        with suppress(FileNotFoundError):
+            folders.append((-entry.stat().st_mtime_ns, entry.name))
+    return [name for _changed, name in sorted(folders)]
 
 
 def restore_hint(folder: Path, name: str) -> str:
@@ -254,9 +258,9 @@ def restore_hint(folder: Path, name: str) -> str:
     return ""
 
 
-def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
+def _existing(folder: Path, name: str, kind: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
-    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
+    raise UserError(f"There is no {kind} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
                     restore_hint(folder, name) or hint)

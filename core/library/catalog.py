@@ -25,9 +25,10 @@ class Licence:
 
     name: str
     title: str
-    terms: str  # what it asks for, in a sentence
+    terms: str  # a sentence about the duties under the licence
     url: str
-    notice: str = ""  # what the page of a derived model must say, word for word
+    # The text that the page of a derived model must state, word for word.
+    notice: str = ""
     files: tuple[str, ...] = ()  # its text, which every export holds
 
 
@@ -37,8 +38,9 @@ class RepositoryPart:
 
     repository: str
     files: tuple[tuple[str, ...], ...]
-    what: str = ""  # that these files are
-    paths: Mapping[str, str] = field(default_factory=dict)  # in the model folder, of files whose name there is another
+    what: str = ""  # a description of these files
+    # Paths in the model folder, for files that have another name there.
+    paths: Mapping[str, str] = field(default_factory=dict)
     revision: str = "main"  # the commit that was tested; `main` is the newest
     licence: Licence | None = None  # None: that of the family, which asks for no consent
 
@@ -55,10 +57,11 @@ class ModelVariant:
     title: str
     languages: str
     parts: tuple[RepositoryPart, ...]
-    codes: tuple[str, ...]  # of the languages
+    codes: tuple[str, ...]  # language codes
     stripped: tuple[str, ...] = ()  # files that lose what is never read, an optimizer's state, after the download
     language_model: str = ""  # its file in the model folder
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of tensors in that file, which tell its sizes
+    # Shapes of tensors in that file; they tell its sizes.
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def repository(self) -> str:
@@ -71,9 +74,9 @@ class ModelVariant:
 
     def origin(self, path: str) -> tuple[RepositoryPart, str]:
         """The part that a file of the model folder belongs to, and the file's name in its repository."""
-        found = ((part, name) for part in self.parts for names in part.files for name in names
-                 if part.path(name) == path)
-        return next(found, (self.parts[0], path))
+        owners = ((part, name) for part in self.parts for names in part.files for name in names
+                  if part.path(name) == path)
+        return next(owners, (self.parts[0], path))
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,14 @@ class CatalogEntry:
     licence: str
     size: str
     note: str
-    variants: tuple[ModelVariant, ...] = ()  # on the hub, the default first; none: it ships with the app
+    # Variants on the hub, the default first; without any, the model ships with the app.
+    variants: tuple[ModelVariant, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)  # the published defaults
     sound_options: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that have an effect
     preset: str = "demo"  # the file in `config/presets` that suits it
     own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
     codes_per_second: float = 25.0
-    built_in_codes: tuple[str, ...] = ()  # of the languages of a model that ships with the app
+    built_in_codes: tuple[str, ...] = ()  # language codes of a model that ships with the app
     clones_voices: bool = False  # made to speak in the voice of any reference recording
 
     @property
@@ -125,23 +129,24 @@ def _t3_shapes(text_rows: int) -> Mapping[str, tuple[int, ...]]:
     }
 
 
-def _main_variant(name: str, title: str, codes: tuple[str, ...], text_rows: int, *own: tuple[str, ...]) -> ModelVariant:
+def _main_variant(name: str, title: str, codes: tuple[str, ...], text_rows: int,
+                  *own_files: tuple[str, ...]) -> ModelVariant:
     """A checkpoint of the main repository: its own files, T3 first, and those that all of them share.
 
     The published loader pairs v3 with `s3gen`, not with the `s3gen_v3` that lies beside it
     (resemble-ai/chatterbox, `mtl_tts.py`, commit 5de7a54).
     """
     languages = f"{len(codes)} languages" if len(codes) > 1 else "English"
-    return ModelVariant(name, title, languages, (RepositoryPart(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),), codes,
-                        language_model=own[0][0], shapes=_t3_shapes(text_rows))
+    return ModelVariant(name, title, languages, (RepositoryPart(_CHATTERBOX, (*own_files, _S3GEN, *_SPEAKER)),), codes,
+                        language_model=own_files[0][0], shapes=_t3_shapes(text_rows))
 
 
 def _language_pack(name: str, title: str) -> ModelVariant:
     """A single-language pack: T3, tokenizer and its own S3Gen from its repository, the rest from the main one."""
-    own = RepositoryPart(f"ResembleAI/Chatterbox-Multilingual-{name}", (
+    own_part = RepositoryPart(f"ResembleAI/Chatterbox-Multilingual-{name}", (
         (f"t3_{name.replace('-', '_')}.safetensors",), _GRAPHEMES, ("s3gen_v3.safetensors", "s3gen_v3.pt")))
-    return ModelVariant(name, f"{title} pack", title, (own, RepositoryPart(_CHATTERBOX, (*_SPEAKER, _CANGJIE))),
-                        (name[:2],), language_model=own.files[0][0], shapes=_t3_shapes(2454))
+    return ModelVariant(name, f"{title} pack", title, (own_part, RepositoryPart(_CHATTERBOX, (*_SPEAKER, _CANGJIE))),
+                        (name[:2],), language_model=own_part.files[0][0], shapes=_t3_shapes(2454))
 
 
 _CHATTERBOX_VARIANTS = (
@@ -273,7 +278,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
 )
 
 
-SUMS = "SHA256SUMS.json"  # of the built-in model's files
+SUMS = "SHA256SUMS.json"  # hashes of the built-in model's files
 RESTORE_HINT = "Restore it from the repository (git checkout), or make the model again: python -m scripts.dev.tiny."
 
 
@@ -299,30 +304,31 @@ def find_entry(name: str) -> CatalogEntry:
     )
 
 
-def variant(of: CatalogEntry, name: str) -> ModelVariant:
+def variant(entry: CatalogEntry, name: str) -> ModelVariant:
     """The variant `name` of a family that has some, the default for an empty name; `UserError` when there is none."""
-    for candidate in of.variants:
+    for candidate in entry.variants:
         if name in ("", candidate.name):
             return candidate
     raise UserError(
-        f"{of.title} has no variant named {name!r}.",
-        f"Known: {', '.join(candidate.name for candidate in of.variants) or 'none; leave --variant out'}.",
+        f"{entry.title} has no variant named {name!r}.",
+        f"Known: {', '.join(candidate.name for candidate in entry.variants) or 'none; leave --variant out'}.",
     )
 
 
-def require_licences(of: CatalogEntry, chosen: ModelVariant, accepted: Collection[str]) -> None:
+def require_licences(entry: CatalogEntry, chosen: ModelVariant, accepted: Collection[str]) -> None:
     """Raise `UserError` when a licence of a variant is not among those that were `accepted` by name."""
-    missing = [licence for licence in chosen.licences if licence.name not in accepted]
-    if missing:
-        names = " ".join(f"{licence.name} ({licence.title}, {licence.url}): {licence.terms}" for licence in missing)
-        options = " ".join(f"--accept-licence {licence.name}" for licence in missing)
-        raise UserError(f"{of.title} has parts under licences that you have not accepted. {names}",
+    open_licences = [licence for licence in chosen.licences if licence.name not in accepted]
+    if open_licences:
+        names = " ".join(f"{licence.name} ({licence.title}, {licence.url}): {licence.terms}"
+                         for licence in open_licences)
+        options = " ".join(f"--accept-licence {licence.name}" for licence in open_licences)
+        raise UserError(f"{entry.title} has parts under licences that you have not accepted. {names}",
                         f"Read them, then accept them ({options}; on the page: tick the box that names them).")
 
 
-def model_name(of: CatalogEntry, chosen: ModelVariant) -> str:
+def model_name(entry: CatalogEntry, chosen: ModelVariant) -> str:
     """The default name of a variant in the workspace."""
-    return of.name if chosen == of.variants[0] else f"{of.name}-{chosen.name}"
+    return entry.name if chosen == entry.variants[0] else f"{entry.name}-{chosen.name}"
 
 
 def family_of(workspace: Workspace, name: str) -> str:
@@ -342,7 +348,7 @@ class ModelReference:
     kind: str  # "base", "run" or "export"
     name: str
     folder: Path  # models/NAME, a checkpoint's folder, or exports/NAME
-    step: int | None = None  # of a run's checkpoint
+    step: int | None = None  # None unless it is a run's checkpoint
 
     @property
     def label(self) -> str:
@@ -389,9 +395,9 @@ def find_training(workspace: Workspace, name: str) -> Job:
     name = workspace.whole_id(name, *RUN_VERBS)
     if resolve_inside(workspace.runs, name).is_dir() and (job := load_job(workspace, name)).verb in RUN_VERBS:
         return job
-    there = [state.id for state in JobBoard(workspace).states()
-             if state.verb in RUN_VERBS and (state.alive or run_reference(state))]
-    raise UserError(f"There is no run named {name!r} (there: {join_names(there)}).",
+    run_ids = [state.id for state in JobBoard(workspace).states()
+               if state.verb in RUN_VERBS and (state.alive or run_reference(state))]
+    raise UserError(f"There is no run named {name!r} (there: {join_names(run_ids)}).",
                     restore_hint(workspace.runs, name) or "Choose one of these, or train first.")
 
 
@@ -411,13 +417,15 @@ def require_run(reference: str) -> str:
 
 def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[ModelReference]:
     """All models for synthesis: bases, exports, and the chosen or best checkpoint of each of `runs` that has one."""
-    found = []
+    references = []
     for reference in (*(f"base:{name}" for name in workspace.list_models()),
                       *(f"export:{name}" for name in workspace.list_exports())):
-        with suppress(UserError):  # a folder whose name is none that Lisan gives
-            found.append(resolve(workspace, reference))
-    found += [one for state in runs if state.verb in RUN_VERBS and (one := run_reference(state)) is not None]
-    return found
+        # A folder may have a name that Lisan does not give.
+        with suppress(UserError):
+            references.append(resolve(workspace, reference))
+    checkpoints = (run_reference(state) for state in runs if state.verb in RUN_VERBS)
+    references += [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+    return references
 
 
 def list_checkpoints(state: JobState) -> list[ModelReference]:
@@ -440,12 +448,15 @@ def run_reference(state: JobState) -> ModelReference | None:
     """
     folder = str(state.job.directory)
     stamp = tuple(file_stamp(f"{folder}/{CHECKPOINTS}{file}") for file in ("", f"/{NAMES}", f"/{RANKING}"))
-    known = _KNOWN_RUNS.get(folder)
-    if known and known[0] == stamp:
-        return known[1]
+    cached = _KNOWN_RUNS.get(folder)
+    if cached and cached[0] == stamp:
+        return cached[1]
+    # Without the folder of checkpoints nothing is selected yet.
     step = _selected_step(state.job.directory) if stamp[0] else None
     reference = None if step is None else ModelReference(f"run:{state.id}", "run", state.id,
                                                          folder_of(state.job.directory, step), step)
+
+    # The cache is emptied rather than trimmed: runs are rarely that many.
     if len(_KNOWN_RUNS) > _MOST_KNOWN:
         _KNOWN_RUNS.clear()
     _KNOWN_RUNS[folder] = stamp, reference
@@ -456,7 +467,8 @@ def _selected_step(run_dir: Path) -> int | None:
     """For a list of runs: the step that was chosen, else the best, else the last; damaged files choose nothing."""
     steps = checkpoint_steps(run_dir)
     with suppress(UserError):
-        if (choice := pinned_names(run_dir).get(CHOICE)) in steps:
+        choice = pinned_names(run_dir).get(CHOICE)
+        if choice in steps:
             return choice
     with suppress(UserError):
         return best_step(run_dir)
@@ -468,14 +480,14 @@ def references_stamp(workspace: Workspace, references: Sequence[ModelReference])
     models = [(name, *(file_stamp(f"{workspace.models}/{name}/{file}") for file in ("model.json", "front_end.json")))
               for name in workspace.list_models()]
     return str(workspace.path), models, [
-        (id(one), file_stamp(f"{one.folder}/checkpoint.json")) if one.kind == "run"
-        else (one.reference, file_stamp(f"{one.folder}/export.json")) for one in references]
+        (id(model), file_stamp(f"{model.folder}/checkpoint.json")) if model.kind == "run"
+        else (model.reference, file_stamp(f"{model.folder}/export.json")) for model in references]
 
 
 def run_checkpoint(state: JobState) -> tuple[Path, int] | None:
     """Folder and step of the checkpoint that `run:ID` refers to; None if there is none yet."""
-    found = run_reference(state)
-    return None if found is None or found.step is None else (found.folder, found.step)
+    checkpoint = run_reference(state)
+    return None if checkpoint is None or checkpoint.step is None else (checkpoint.folder, checkpoint.step)
 
 
 def listed_names(state: JobState) -> Mapping[str, int]:
@@ -490,13 +502,13 @@ def listed_names(state: JobState) -> Mapping[str, int]:
 
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
-    run, _, wanted = name.partition("@")
+    run, _, checkpoint = name.partition("@")
     job = find_training(workspace, run)
-    step = find_checkpoint(job, wanted)
+    step = find_checkpoint(job, checkpoint)
     return ModelReference(reference, "run", run, folder_of(job.directory, step), step)
 
 
-def find_checkpoint(job: Job, wanted: str = "") -> int:
+def find_checkpoint(job: Job, checkpoint: str = "") -> int:
     """The step of a training's checkpoint by its step or name; empty: the chosen one, else the best one.
 
     The run's folder says which one is the best; the job's journal only reports it.
@@ -508,16 +520,19 @@ def find_checkpoint(job: Job, wanted: str = "") -> int:
             f"The run {job.id!r} has no checkpoint ({STATUS_TITLES[JobReader(job).state().status]}).",
             "Let it train to its first checkpoint, or choose another run.",
         )
-    if wanted in ("", BEST):
-        choice = None if wanted else pinned.get(CHOICE)
+
+    if checkpoint in ("", BEST):
+        choice = None if checkpoint else pinned.get(CHOICE)
         step = choice if choice in steps else best_step(run_dir)
         assert step is not None
         return step
-    step = pinned.get(wanted, int(wanted) if wanted.isascii() and wanted.isdigit() else None)
+
+    # A checkpoint is named by its step or by a name that a person pinned.
+    step = pinned.get(checkpoint, int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else None)
     if step in steps:
         return step
     raise UserError(
-        f"The run {job.id!r} has no checkpoint of step {wanted!r}, nor one of that name.",
+        f"The run {job.id!r} has no checkpoint of step {checkpoint!r}, nor one of that name.",
         f"There are checkpoints of steps {', '.join(map(str, steps))}"
         f"{'; names: ' + ', '.join(pinned) if pinned else ''}.",
     )

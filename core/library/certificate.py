@@ -49,7 +49,8 @@ class Preservation(StrEnum):
     """What the checks say of the base languages."""
 
     UNCHANGED = "unchanged"
-    CHANGED = "changed"  # in scope `full`, which may change them
+    # Only scope `full` may change them.
+    CHANGED = "changed"
     BROKEN = "broken"
     FAILED = "failed"
     NOT_PROVEN = "not proven"
@@ -68,14 +69,14 @@ class CertificateCheck:
     result: CheckOutcome
     expected: str
     actual: str
-    what: str  # what is checked, as a sentence
+    what: str  # a sentence about the subject of the check
 
 
 @dataclass(frozen=True)
 class CertifiedFile:
     """A file that the certificate belongs to: of the run or export, or of its base model."""
 
-    path: str  # in the folder of the run, of the export or of the base model
+    path: str  # path in the folder of the run, of the export or of the base model
     size: int  # bytes
     sha256: str
     of_base: bool = False
@@ -90,9 +91,11 @@ class LanguageCER:
     sentences: int
     before: float | None
     after: float | None
-    recordings_cer: float | None  # of the original recordings, by the same recogniser
+    # The error rate of the original recordings, by the same recogniser.
+    recordings_cer: float | None
     used_for_selection: bool = False  # the checkpoint was selected by these sentences, as there are no others
-    measured_by: str = ""  # who measured it, if it is a recogniser of the dataset: it is not independent
+    # The recogniser of the dataset if it measured: it is not independent.
+    measured_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,17 +113,19 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageCER, ...]
-    input_hash: str = ""  # of all inputs, see `core.proof.certification`
-    new_languages: tuple[str, ...] = ()  # of the training
+    input_hash: str = ""  # hash of all inputs, see `core.proof.certification`
+    new_languages: tuple[str, ...] = ()  # languages that the training added
     base_files: BaseIdentity = "not compared"  # beside the published files of the model
-    base_note: str = ""  # which files are unknown or not listed; empty: none
+    # The files that are unknown or not listed; "" if there are none.
+    base_note: str = ""
     learning: Learning = Learning.NOT_MEASURED
-    learning_languages: tuple[LanguageOutcome, ...] = ()  # what the outcome was decided from
+    learning_languages: tuple[LanguageOutcome, ...] = ()  # measurements that the outcome was decided from
     kind: CertificateKind = "run"
     files: tuple[CertifiedFile, ...] = ()  # every file that it belongs to, see `core.library.verification`
     required_checks: tuple[str, ...] = ()  # names of all checks that a certificate of this kind and scope has
-    trained_elsewhere: bool = False  # what the trainer reported (frozen tensors in memory, learning) is its sender's
-    signature: str = ""  # by the key of the workspace that computed it
+    # The trainer's report (frozen tensors in memory, learning) is then the sender's.
+    trained_elsewhere: bool = False
+    signature: str = ""  # signature by the key of the workspace that computed it
 
     @property
     def learning_report(self) -> LearningReport:
@@ -145,8 +150,8 @@ class Certificate:
         return Preservation.UNCHANGED
 
     def _broken_languages(self) -> list[LanguageCER]:
-        return [one for one in self.errors if not one.new and one.before is not None and one.after is not None
-                and one.after - one.before > _BROKEN_CER]
+        return [error for error in self.errors if not error.new and error.before is not None and error.after is not None
+                and error.after - error.before > _BROKEN_CER]
 
     def describe_preservation(self) -> str:
         """What is known of the base languages, in words."""
@@ -154,8 +159,8 @@ class Certificate:
             case Preservation.FAILED:
                 return f"failed checks: {', '.join(self.failed())}"
             case Preservation.BROKEN:
-                return "broken, " + ", ".join(f"{language_name(one.language)}: CER {one.before:.0%} before, "
-                                              f"{one.after:.0%} after" for one in self._broken_languages())
+                return "broken, " + ", ".join(f"{language_name(error.language)}: CER {error.before:.0%} before, "
+                                              f"{error.after:.0%} after" for error in self._broken_languages())
             case Preservation.CHANGED:
                 return "changed (scope full), see the drift"
             case Preservation.NOT_PROVEN:
@@ -181,13 +186,14 @@ class Certificate:
     def proven(self) -> frozenset[str]:
         """What was computed, passed or failed: the names of checks, and of error rates by language."""
         return frozenset([*(check.name for check in self.checks if check.result != "not proven"),
-                          *(_RATE + one.language for one in self.errors if one.after is not None)])
+                          *(_RATE + error.language for error in self.errors if error.after is not None)])
 
     def proves_more(self, other: Certificate) -> bool:
         """Whether it has all that `other` has and more; or more of the error rates, which cost the most."""
-        mine, others = self.proven(), other.proven()
-        rates, others_rates = ({name for name in some if name.startswith(_RATE)} for some in (mine, others))
-        return mine > others or rates > others_rates
+        names, other_names = self.proven(), other.proven()
+        rates, others_rates = ({name for name in proven_names if name.startswith(_RATE)}
+                               for proven_names in (names, other_names))
+        return names > other_names or rates > others_rates
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""
@@ -221,11 +227,14 @@ def read(path: Path) -> Certificate:
     if not path.is_file():
         raise UserError(f"There is no certificate at {path}.",
                         "Compute it: python -m scripts.certify; on the page: the Certificate tab.")
-    if (size := path.stat().st_size) > _MOST_BYTES:
+    # The file may be foreign, so its size is limited before it is read.
+    size = path.stat().st_size
+    if size > _MOST_BYTES:
         raise UserError(f"{path} has {size} bytes; a certificate has at most {_MOST_BYTES}.",
                         "It was not written by Lisan. Compute it again.")
     certificate = loading.read_record(path, Certificate, "It is damaged. Export the run again.")
-    if (count := max(len(certificate.checks), len(certificate.errors))) > _MOST_ROWS:
+    count = max(len(certificate.checks), len(certificate.errors))
+    if count > _MOST_ROWS:
         raise UserError(f"{path} has {count} checks or error rates; a certificate has at most {_MOST_ROWS}.",
                         "It was not written by Lisan. Compute it again.")
     if len(certificate.files) > MOST_FILES:

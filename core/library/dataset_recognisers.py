@@ -16,8 +16,10 @@ from data.durable_files import ExpectedFile, find_faults
 FOLDER, RECORD = "recogniser", "recogniser.json"
 WEIGHTS, TEXTS = "head.safetensors", "texts.txt"
 CLIPS = "clips.jsonl"  # the edits of each clip that was read, and whether the head was trained on it
-MAX_CER = 0.5  # of held-out recordings; above it, speech is not measured
-MIN_MINUTES = 10.0  # of a dataset whose preparation trains a recogniser
+# The CER of held-out recordings above which speech is not measured.
+MAX_CER = 0.5
+# The length of a dataset whose preparation trains a recogniser.
+MIN_MINUTES = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class DatasetRecogniserRecord:
     """What a recogniser was trained on, and how well it reads recordings that it was not trained on."""
 
     dataset: str
-    fingerprint: str  # of the dataset
+    fingerprint: str  # fingerprint of the dataset
     encoder: str  # SHA-256 of the encoder's files
     files: dict[str, str]  # SHA-256 of head and texts
     letters: tuple[str, ...]
@@ -49,7 +51,8 @@ class DatasetRecogniserRecord:
     left_out: int  # training clips that were not used: see `core.recogniser`
     epochs: float
     cpu_seconds: float
-    held_out: dict[str, HeldOutCER]  # by language; a language without held-out clips is missing
+    # Error rates by language; a language without held-out clips is missing.
+    held_out: dict[str, HeldOutCER]
 
     def measures(self, language: str) -> bool:
         """Whether its own error on held-out recordings is known and low enough to measure speech."""

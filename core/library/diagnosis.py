@@ -27,17 +27,18 @@ class TensorFinding:
     """One tensor. `change` is the length of the difference over that of the base tensor; so are moves of rows."""
 
     name: str
-    part: str  # of the model, such as "layers"; "old rows" and "new rows" of a table with one row a text id
+    # Part of the model, such as "layers"; "old rows" and "new rows" of a table with one row a text id.
+    part: str
     state: State
     words: str
     shape: tuple[int, ...] = ()
     dtype: str = ""
     change: float = 0.0
     rows: int = 0
-    rows_moved: int = 0  # in more than their rounding
+    rows_moved: int = 0  # rows that moved more than their rounding
     largest: float = 0.0  # move of a row
     median: float = 0.0  # move of those that moved
-    rank: int | None = None  # of the difference, where it is low
+    rank: int | None = None  # rank of the difference if it is low
     rows_behind: int = 0  # old rows that stand among the new ones
     distinct: int | None = None  # new rows that have a piece and can be told apart
 
@@ -53,7 +54,7 @@ class TokenizerFit:
 
     path: str
     size: int  # highest id and one
-    rows: int  # of the checkpoint's text embedding
+    rows: int  # rows of the checkpoint's text embedding
     base_size: int  # text rows of the base
     spare: int  # rows that no piece has
     moved: tuple[tuple[str, int, int], ...]  # base pieces with another id: piece, id before, id now (the first few)

@@ -31,8 +31,8 @@ from data.durable_files import hash_file, write_json, write_text
 
 JSON, MARKDOWN, HTML = "evaluation.json", "evaluation.md", "evaluation.html"
 FILES = (JSON, MARKDOWN, HTML)
-FOLDER = "evaluation"  # of an export
-CHECK = "evaluation"  # of a certificate
+FOLDER = "evaluation"  # folder in an export
+CHECK = "evaluation"  # name of the check in a certificate
 SECTION = "## Evaluation"
 _SUMMARISED = ("cer", "similarity", "naturalness")
 GROUPS: Mapping[str, str] = {"category": "By category", "length": "By length of the text", "speaker": "By speaker"}
@@ -114,18 +114,20 @@ class EvaluatedClip:
     language: str
     sentence: int  # number in the list of the language
     text: str
-    reading: str  # what the model was given, where it differs from the text; else empty
+    # The text that the model read if it differs from the sentence; else empty.
+    reading: str
     voice: str
     seed: int
     audio: str
-    sha256: str  # of the samples, 16 bits
+    sha256: str  # hash of the samples, 16 bits
     duration_s: float
     reference: str  # letters that the transcript is compared with
     transcript: str
     finish_reason: str
     values: dict[str, tuple[float, float]] = field(default_factory=dict)
-    category: str = ""  # of the sentence, in a list with categories
-    speaker: str = ""  # of the recording of the sentence, else the voice
+    category: str = ""  # category of the sentence, in a list with categories
+    # The speaker of the recording of the sentence, else the voice.
+    speaker: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class GroupEstimate:
 
     model: str
     language: str
-    kind: str  # of GROUPS
+    kind: str  # a key of GROUPS
     group: str
     estimates: dict[str, MetricEstimate]
 
@@ -172,7 +174,7 @@ class ListeningScore:
     the interval of a binomial share, and `p_value` that of a half: two-sided for a preference, one-sided for ABX.
     """
 
-    question: str  # of QUESTIONS
+    question: str  # a key of QUESTIONS
     first: str
     second: str  # empty for a mean opinion score
     value: float
@@ -223,7 +225,7 @@ class EvaluationReport:
     instruments: dict[str, str]
     software: dict[str, str]
     models: tuple[EvaluatedModel, ...]
-    estimates: dict[str, dict[str, dict[str, MetricEstimate]]]  # by model, language and metric
+    estimates: dict[str, dict[str, dict[str, MetricEstimate]]]  # estimates by model, language and metric
     tests: tuple[PairedTest, ...]
     clips: tuple[EvaluatedClip, ...]
     notes: tuple[str, ...] = ()
@@ -232,7 +234,7 @@ class EvaluationReport:
 
     def model(self, name: str) -> EvaluatedModel:
         """The model called `name`."""
-        return next(one for one in self.models if one.name == name)
+        return next(model for model in self.models if model.name == name)
 
     def languages(self) -> tuple[str, ...]:
         """Every language that was measured, in order."""
@@ -246,8 +248,8 @@ class EvaluationReport:
     def worst(self, name: str, count: int = 10) -> list[EvaluatedClip]:
         """The worst clips of a model: faults first, then the error, then the naturalness."""
         def badness(clip: EvaluatedClip) -> tuple[float, float, float]:
-            faults = sum(clip.values[one][0] for one in ("missing_stop", "repetition", "long_silence", "clipping")
-                         if one in clip.values)
+            faults = sum(clip.values[fault][0] for fault in ("missing_stop", "repetition", "long_silence", "clipping")
+                         if fault in clip.values)
             edits, letters = clip.values.get("cer", (0.0, 1.0))
             return -edits / max(letters, 1.0), -faults, clip.values.get("naturalness", (0.0, 1.0))[0]
 
@@ -266,14 +268,14 @@ def read(folder: Path) -> EvaluationReport:
 
 def find(workspace: Workspace, run: str, step: int) -> tuple[Path, EvaluationReport, str] | None:
     """Folder, report and model name of the newest evaluation of a checkpoint in the workspace."""
-    found: list[tuple[float, Path, EvaluationReport, str]] = []
+    evaluations: list[tuple[float, Path, EvaluationReport, str]] = []
     for name in workspace.list_runs():
         folder = workspace.runs / name
         if (folder / JSON).is_file():
             report = read(folder)
-            found += [(report.created, folder, report, one.name) for one in report.models
-                      if (one.run, one.step) == (run, step)]
-    newest = max(found, key=lambda one: one[0], default=None)
+            evaluations += [(report.created, folder, report, model.name) for model in report.models
+                            if (model.run, model.step) == (run, step)]
+    newest = max(evaluations, key=lambda evaluation: evaluation[0], default=None)
     return newest[1:] if newest else None
 
 
@@ -311,16 +313,17 @@ def listening_tables(result: ListeningResult) -> Iterator[tuple[str, list[str], 
         if scores:
             ties = result.kind == "preference"
             yield title, ["question", "model", "result", "answers", *(["without preference"] if ties else [])], [
-                [QUESTIONS[one.question], _compared(one), show_score(one), str(one.answers),
-                 *([str(one.ties)] if ties else [])] for one in scores]
+                [QUESTIONS[score.question], _compared(score), show_score(score), str(score.answers),
+                 *([str(score.ties)] if ties else [])] for score in scores]
     if result.listeners:
         yield "Listeners", ["listener", "answers", "anchor not below recording", "reliable", *(
-            f"{QUESTIONS[one.question]}: {_compared(one)}" for one in result.scores)], [
-            [one.name, str(one.answers), f"{one.missed} of {one.checks} pairs",
-             "flagged" if one.flagged else "yes" if one.checks else "not checked", *(
-                 next((show_score(own) for own in one.scores if (own.question, own.first, own.second)
+            f"{QUESTIONS[score.question]}: {_compared(score)}" for score in result.scores)], [
+            [listener.name, str(listener.answers), f"{listener.missed} of {listener.checks} pairs",
+             "flagged" if listener.flagged else "yes" if listener.checks else "not checked", *(
+                 next((show_score(own_score) for own_score in listener.scores
+                       if (own_score.question, own_score.first, own_score.second)
                        == (score.question, score.first, score.second)), "–") for score in result.scores)]
-            for one in result.listeners]
+            for listener in result.listeners]
 
 
 def _compared(score: ListeningScore) -> str:
@@ -352,23 +355,24 @@ def replace_listening(folder: Path, results: Sequence[ListeningResult]) -> None:
     write_text(folder / MARKDOWN, markdown(report))
     if (folder / HTML).is_file():
         page = (folder / HTML).read_text(encoding="utf-8")
-        before, _, rest = page.partition(LISTENING_MARKS[0])
-        after = rest.partition(LISTENING_MARKS[1])[2]
-        write_text(folder / HTML, f"{before}{listening_html(results)}{after}")
+        # The results stand between two marks, so the rest of the page stays as it is.
+        head, _, tail = page.partition(LISTENING_MARKS[0])
+        after = tail.partition(LISTENING_MARKS[1])[2]
+        write_text(folder / HTML, f"{head}{listening_html(results)}{after}")
 
 
 def tables(report: EvaluationReport, language: str) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table of one language: a metric a row, a model a column."""
-    names = [one.name for one in report.models if language in report.estimates.get(one.name, {})]
+    names = [model.name for model in report.models if language in report.estimates.get(model.name, {})]
     rows = [[METRICS[metric].title, *(show(metric, report.estimates[name][language].get(metric)) for name in names)]
             for metric in report.metrics(language)]
     return ["", *names], rows
 
 
-def interval_bar(metric: str, estimate: MetricEstimate, others: Sequence[MetricEstimate]) -> str:
-    """SVG of an interval on the scale that it shares with `others`: a line, and a dot at the estimate."""
-    low = min([0.0] * METRICS[metric].percent + [one.low for one in others])
-    span = max(one.high for one in others) - low or 1.0
+def interval_bar(metric: str, estimate: MetricEstimate, row: Sequence[MetricEstimate]) -> str:
+    """SVG of an interval on the scale that it shares with `row`: a line, and a dot at the estimate."""
+    low = min([0.0] * METRICS[metric].percent + [other.low for other in row])
+    span = max(other.high for other in row) - low or 1.0
     start, value, end = (4 + 112 * (point - low) / span for point in (estimate.low, estimate.value, estimate.high))
     return (f'<svg class="interval" viewBox="0 0 120 12" role="img" aria-label="{show(metric, estimate)}">'
             f'<line x1="2" x2="118" y1="6" y2="6" class="scale"/>'
@@ -385,12 +389,14 @@ def _markdown(report: EvaluationReport) -> Iterator[str]:
     yield "# Evaluation"
     yield ("\nEstimates over sentences with 95% bootstrap intervals. Differences are paired by sentence, second minus "
            "first, with the p-value of a permutation test; p-values are not corrected for the number of tests.")
+
+    # Each language has its estimates, its tests and its groups.
     for language in report.languages():
         yield f"\n## {language_name(language)}\n"
         sizes = {name: by_language[language] for name, by_language in report.estimates.items()
                  if language in by_language}
-        most = max((one.sentences for metrics in sizes.values() for one in metrics.values()), default=0)
-        yield f"{most} sentences.\n"
+        sentences = max((estimate.sentences for metrics in sizes.values() for estimate in metrics.values()), default=0)
+        yield f"{sentences} sentences.\n"
         yield from _table(*tables(report, language))
         tests = [test for test in report.tests if test.language == language]
         if tests:
@@ -399,20 +405,26 @@ def _markdown(report: EvaluationReport) -> Iterator[str]:
         for title, head, rows in group_tables(report, language):
             yield f"\n{title}:\n"
             yield from _table(head, [[_cell(cell) for cell in row] for row in rows])
+
+    # Listening tests follow the measurements.
     for result in report.listening:
         yield f"\n## Listening test, {language_name(result.language)}\n\n{result.about}"
         for title, head, rows in listening_tables(result):
             yield f"\n{title}:\n"
             yield from _table([_cell(name) for name in head], [[_cell(cell) for cell in row] for row in rows])
+
+    # The end says how the figures came about.
     yield "\n## Models\n"
-    yield from (f"- `{one.name}`: {one.about}" for one in report.models)
+    yield from (f"- `{model.name}`: {model.about}" for model in report.models)
     yield "\n## How it was measured\n"
     yield from (f"- {name}: {text}" for name, text in report.instruments.items())
     yield from (f"- {METRICS[name].title}: {METRICS[name].about}"
                 + (f"; better is {METRICS[name].better}" if METRICS[name].better else "") for name in METRICS)
+
     if report.notes:
         yield "\n## Notes\n"
         yield from (f"- {note}" for note in report.notes)
+
     yield "\n## Settings\n"
     yield from (f"- {name}: {value}" for name, value in {**report.settings, **report.software}.items())
     yield f"- took: {report.seconds:.0f} s"
@@ -432,17 +444,17 @@ def _cell(text: str) -> str:
 def group_tables(report: EvaluationReport, language: str) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Title, head and rows of the table of each kind of group: a group of one model a row."""
     for kind, title in GROUPS.items():
-        groups = [one for one in report.groups if (one.language, one.kind) == (language, kind)]
-        metrics = [metric for metric in _GROUPED if any(metric in one.estimates for one in groups)]
+        groups = [group for group in report.groups if (group.language, group.kind) == (language, kind)]
+        metrics = [metric for metric in _GROUPED if any(metric in group.estimates for group in groups)]
         if groups and metrics:
-            rows = [[one.group, one.model, str(max(found.sentences for found in one.estimates.values())),
-                     *(show(metric, one.estimates.get(metric)) for metric in metrics)] for one in groups]
+            rows = [[group.group, group.model, str(max(estimate.sentences for estimate in group.estimates.values())),
+                     *(show(metric, group.estimates.get(metric)) for metric in metrics)] for group in groups]
             yield title, [kind, "model", "sentences", *(METRICS[metric].title for metric in metrics)], rows
 
 
 def group_estimates(clips: Sequence[EvaluatedClip]) -> tuple[GroupEstimate, ...]:
     """The estimates by category, by quartile of the length of the text, and by speaker, where there are two or more."""
-    found: list[GroupEstimate] = []
+    group_rows: list[GroupEstimate] = []
     for language in dict.fromkeys(clip.language for clip in clips):
         of_language = [clip for clip in clips if clip.language == language]
         quartiles = _length_quartiles(of_language)
@@ -451,13 +463,14 @@ def group_estimates(clips: Sequence[EvaluatedClip]) -> tuple[GroupEstimate, ...]
             for clip in of_language:
                 name = {"category": clip.category, "length": quartiles[clip.text], "speaker": clip.speaker}[kind]
                 by_name.setdefault(name, []).append(clip)
+            # Clips without a category or a speaker belong to no group.
             by_name.pop("", None)
-            for name, some in sorted(by_name.items()) if len(by_name) > 1 else ():
-                for model in dict.fromkeys(clip.model for clip in some):
-                    estimates = _estimates([clip for clip in some if clip.model == model])
+            for name, group_clips in sorted(by_name.items()) if len(by_name) > 1 else ():
+                for model in dict.fromkeys(clip.model for clip in group_clips):
+                    estimates = _estimates([clip for clip in group_clips if clip.model == model])
                     if estimates:
-                        found.append(GroupEstimate(model, language, kind, name, estimates))
-    return tuple(found)
+                        group_rows.append(GroupEstimate(model, language, kind, name, estimates))
+    return tuple(group_rows)
 
 
 def _length_quartiles(clips: Sequence[EvaluatedClip]) -> dict[str, str]:
@@ -500,7 +513,10 @@ def attach(export: Path, folder: Path, report: EvaluationReport, name: str,
         shutil.copyfile(folder / file, target / file)
     proof = certificate.read(export / CERTIFICATE)
     check = certificate_check(report, name, target / JSON)
-    changed = dataclasses.replace(proof, checks=(*(one for one in proof.checks if one.name != check.name), check))
+
+    # The certificate names the report by its hash, so a changed report is noticed.
+    changed = dataclasses.replace(proof, checks=(
+        *(earlier for earlier in proof.checks if earlier.name != check.name), check))
     if workspace is not None and verification.is_own(workspace, proof):
         changed = verification.sign(workspace, changed)
     certificate.write(export / CERTIFICATE, changed)
@@ -529,9 +545,9 @@ def with_section(card: str, section: str) -> str:
 
 def certificate_check(report: EvaluationReport, name: str, path: Path) -> CertificateCheck:
     """What a certificate says of the evaluation of the model `name`, whose report is the file `path`."""
-    shown = [f"{language} {METRICS[metric].title} {show(metric, metrics[metric])}"
-             for language, metrics in report.estimates[name].items() for metric in _SUMMARISED if metric in metrics]
-    return CertificateCheck(CHECK, "measured", "", f"{'; '.join(shown)}; {FOLDER}/{JSON} {hash_file(path)[:12]}",
+    summary = [f"{language} {METRICS[metric].title} {show(metric, metrics[metric])}"
+               for language, metrics in report.estimates[name].items() for metric in _SUMMARISED if metric in metrics]
+    return CertificateCheck(CHECK, "measured", "", f"{'; '.join(summary)}; {FOLDER}/{JSON} {hash_file(path)[:12]}",
                             "Estimates over sentences, with 95% intervals, of the report in the export.")
 
 
@@ -547,10 +563,10 @@ def bootstrap_interval(numerators: Values, denominators: Values) -> tuple[float,
     value = ratio(numerators, denominators)
     if len(numerators) < 2:
         return value, value
-    found = stats.bootstrap((numerators, denominators), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True,
-                            vectorized=True, n_resamples=RESAMPLES, method="percentile", confidence_level=0.95,
-                            rng=np.random.default_rng(_SEED))
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    bootstrap = stats.bootstrap((numerators, denominators), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True,
+                                vectorized=True, n_resamples=RESAMPLES, method="percentile", confidence_level=0.95,
+                                rng=np.random.default_rng(_SEED))
+    return float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high)
 
 
 def paired_test(first: tuple[Values, Values], second: tuple[Values, Values]) -> tuple[float, float, float, float]:
@@ -564,16 +580,18 @@ def paired_test(first: tuple[Values, Values], second: tuple[Values, Values]) -> 
     difference = ratio(*second) - ratio(*first)
     if len(first[0]) < 2 or (np.array_equal(first[0], second[0]) and np.array_equal(first[1], second[1])):
         return difference, difference, difference, 1.0
-    found = stats.bootstrap(
+    bootstrap = stats.bootstrap(
         (*first, *second), lambda a, b, c, d, axis: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis), paired=True,
         vectorized=True, n_resamples=RESAMPLES, method="percentile", confidence_level=0.95,
         rng=np.random.default_rng(_SEED))
+
+    # Each permutation exchanges the two models in about half of the sentences, chosen at random.
     flips = np.random.default_rng(_SEED).random((PERMUTATIONS, len(first[0]))) < 0.5
-    sums = [np.where(flips, one, other).sum(1) for one, other in (
+    sums = [np.where(flips, chosen, other).sum(1) for chosen, other in (
         (second[0], first[0]), (second[1], first[1]), (first[0], second[0]), (first[1], second[1]))]
     exchanged = np.abs(sums[2] / sums[3] - sums[0] / sums[1])
     p_value = (1 + int((exchanged >= abs(difference) - 1e-12).sum())) / (1 + PERMUTATIONS)
-    return difference, float(found.confidence_interval.low), float(found.confidence_interval.high), p_value
+    return difference, float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high), p_value
 
 
 def crossed_interval(numerators: Values, denominators: Values, listeners: Sequence[object],
@@ -590,6 +608,7 @@ def crossed_interval(numerators: Values, denominators: Values, listeners: Sequen
         kinds, places = np.unique(np.array([str(name) for name in names]), return_inverse=True)
         if len(kinds) > 1:
             weights *= rng.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLES)[:, places]
+    # A draw without any answer has no ratio, so it is left out.
     drawn = weights @ denominators
     values = (weights @ numerators)[drawn > 0] / drawn[drawn > 0]
     low, high = np.percentile(values, [2.5, 97.5])

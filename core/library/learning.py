@@ -23,7 +23,7 @@ from config.errors import UserError
 from config.languages import language_name
 from data.durable_files import write_json
 
-LEARNING = "learning.json"  # in a run's folder
+LEARNING = "learning.json"  # file in a run's folder
 
 
 class Learning(StrEnum):
@@ -71,20 +71,22 @@ class Finding(StrEnum):
 class LearningLimits:
     """Bounds of `decide_learning`. Losses are in nats a token, shares from 0 to 1."""
 
-    min_decrease: float = 0.1  # of the speech loss since step 0
+    min_decrease: float = 0.1  # decrease of the speech loss since step 0
     min_contrast: float = 0.15  # below: the text is not read
     learned_contrast: float = 2.0  # below, and without a recogniser: the text is read a little
-    silent_share: float = 0.5  # of the sentences
-    broken_share: float = 0.5  # of the sentences
-    faulty_share: float = 0.2  # of the sentences
+    silent_share: float = 0.5  # share of the sentences
+    broken_share: float = 0.5  # share of the sentences
+    faulty_share: float = 0.2  # share of the sentences
     shortest: float = 0.4  # duration relative to the expected one
     longest: float = 2.5
     silent_duration: float = 0.2  # less sound than this share of the expected is no speech
     silent_db: float = 30.0  # under the recordings: no speech
     max_excess_cer: float = 0.3  # above that of the recordings
     max_recordings_cer: float = 0.5  # above: the recogniser cannot tell, or the texts are not those of the clips
-    min_sentences: int = 20  # of which speech was measured
-    min_clips: int = 8  # of which losses were measured
+    # Fewer sentences do not measure speech.
+    min_sentences: int = 20
+    # Fewer clips do not measure losses.
+    min_clips: int = 8
 
 
 LIMITS = LearningLimits()
@@ -115,9 +117,9 @@ class Estimate:
 def _student_quantile(freedom: int) -> float:
     """The 97.5% quantile of Student's t distribution: its Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5)."""
     z = 1.959964
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+    term_1, term_2 = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    term_3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + term_1 / freedom + term_2 / freedom**2 + term_3 / freedom**3
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class SentenceHealth:
 
     sound_s: float  # seconds of frames that sound
     duration_ratio: float  # `sound_s` relative to the recording, or to what the number of letters predicts
-    level_db: float  # of the loud frames, relative to that of the recordings
+    level_db: float  # level of the loud frames, relative to that of the recordings
     missing_stop: bool
     repetition: bool
     long_silence: bool
@@ -174,12 +176,13 @@ class SpeechHealth:
     def from_sentences(cls, sentences: Sequence[SentenceHealth], limits: LearningLimits = LIMITS) -> SpeechHealth:
         """The health of at least one sentence."""
         return cls(
-            len(sentences), sum(one.silent(limits) for one in sentences), sum(one.faulty(limits) for one in sentences),
-            sum(one.missing_stop for one in sentences), sum(one.repetition for one in sentences),
-            sum(one.long_silence for one in sentences),
-            sum(not limits.shortest <= one.duration_ratio <= limits.longest for one in sentences),
-            round(statistics.median(one.duration_ratio for one in sentences), 3),
-            round(statistics.median(one.level_db for one in sentences), 1))
+            len(sentences), sum(sentence.silent(limits) for sentence in sentences),
+            sum(sentence.faulty(limits) for sentence in sentences),
+            sum(sentence.missing_stop for sentence in sentences), sum(sentence.repetition for sentence in sentences),
+            sum(sentence.long_silence for sentence in sentences),
+            sum(not limits.shortest <= sentence.duration_ratio <= limits.longest for sentence in sentences),
+            round(statistics.median(sentence.duration_ratio for sentence in sentences), 3),
+            round(statistics.median(sentence.level_db for sentence in sentences), 1))
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,8 @@ class Intelligibility:
     """Character error rates of the same sentences, by one recogniser."""
 
     cer: float
-    base_cer: float | None = None  # of the base model, which reads the romanised text
+    # The CER of the base model, which reads the romanised text.
+    base_cer: float | None = None
     recordings_cer: float | None = None
     change: Estimate | None = None  # since the base, paired by sentence
 
@@ -198,10 +202,10 @@ class LearningMeasurements:
 
     language: str
     warm_start: bool = False  # the run began with the weights of another run, so its loss need not fall
-    speech_change: Estimate | None = None  # of the loss since step 0
+    speech_change: Estimate | None = None  # change of the loss since step 0
     text_change: Estimate | None = None
     contrast: Estimate | None = None
-    initial_contrast: Estimate | None = None  # at step 0
+    initial_contrast: Estimate | None = None  # contrast at step 0
     speech: SpeechHealth | None = None
     intelligibility: Intelligibility | None = None
 
@@ -240,7 +244,8 @@ class LearningReport:
     def from_measurements(cls, step: int, measurements: Iterable[LearningMeasurements]) -> LearningReport:
         """The worst outcome of the languages counts for the training."""
         outcomes = tuple(map(decide_learning, measurements))
-        learning = min((one.learning for one in outcomes), key=_WORST_FIRST.index, default=Learning.NOT_MEASURED)
+        learning = min((outcome.learning for outcome in outcomes), key=_WORST_FIRST.index,
+                       default=Learning.NOT_MEASURED)
         return cls(step, learning, outcomes)
 
 
@@ -248,8 +253,8 @@ class LearningReport:
 class LearningRecord:
     """`learning.json` of a run: what was measured at step 0 and at each checkpoint."""
 
-    start: dict[str, LearningStart] = field(default_factory=dict)  # by language
-    reports: dict[str, LearningReport] = field(default_factory=dict)  # by step
+    start: dict[str, LearningStart] = field(default_factory=dict)  # starts by language
+    reports: dict[str, LearningReport] = field(default_factory=dict)  # reports by step
 
     def report(self, step: int) -> LearningReport:
         """The report of a step; "not measured" for a step without one."""
@@ -257,7 +262,7 @@ class LearningRecord:
 
     def with_report(self, report: LearningReport) -> LearningRecord:
         """The record with `report`, and without those of later steps, which a resumed run repeats."""
-        earlier = {step: one for step, one in self.reports.items() if one.step < report.step}
+        earlier = {step: recorded for step, recorded in self.reports.items() if recorded.step < report.step}
         return replace(self, reports={**earlier, str(report.step): report})
 
     def up_to(self, step: int) -> LearningRecord:
@@ -286,11 +291,11 @@ def read_report(run_dir: Path, step: int) -> LearningReport:
         return LearningReport(step)
 
 
-def paired_change(before: Sequence[float], now: Sequence[float]) -> Estimate | None:
+def paired_change(start_losses: Sequence[float], losses: Sequence[float]) -> Estimate | None:
     """The mean change of the same clips; None without clips, or if the clips differ."""
-    if not before or len(before) != len(now):
+    if not start_losses or len(start_losses) != len(losses):
         return None
-    return Estimate.from_values([after - first for first, after in zip(before, now, strict=True)])
+    return Estimate.from_values([later - earlier for earlier, later in zip(start_losses, losses, strict=True)])
 
 
 def decide_learning(measured: LearningMeasurements, limits: LearningLimits = LIMITS) -> LanguageOutcome:
@@ -300,11 +305,11 @@ def decide_learning(measured: LearningMeasurements, limits: LearningLimits = LIM
         silent = findings[0] is Finding.NO_SPEECH
         return LanguageOutcome(Learning.SILENT if silent else Learning.NOT_LEARNED, tuple(findings), measured)
 
-    missing, partial = _missing_measurements(measured, limits), _partial_findings(measured, limits)
-    if partial and not {Finding.NO_START, Finding.NO_SENTENCES} & set(missing):
+    unmeasured, partial = _missing_measurements(measured, limits), _partial_findings(measured, limits)
+    if partial and not {Finding.NO_START, Finding.NO_SENTENCES} & set(unmeasured):
         return LanguageOutcome(Learning.PARTLY_LEARNED, tuple(partial), measured)
-    if missing:
-        return LanguageOutcome(Learning.NOT_MEASURED, (*missing, *partial), measured)
+    if unmeasured:
+        return LanguageOutcome(Learning.NOT_MEASURED, (*unmeasured, *partial), measured)
     return LanguageOutcome(Learning.LEARNED, (), measured)
 
 
@@ -383,6 +388,7 @@ def _reason(outcome: LanguageOutcome) -> str:
 def describe_finding(finding: Finding, measured: LearningMeasurements) -> str:
     """A finding with its values, as part of a sentence; by its name if a foreign record lacks the values."""
     speech, rates = measured.speech, measured.intelligibility
+
     match finding:
         case Finding.NO_SPEECH if speech:
             return f"{speech.silent} of {speech.sentences} sentences are silent"
@@ -396,18 +402,23 @@ def describe_finding(finding: Finding, measured: LearningMeasurements) -> str:
             return f"the text makes little difference to the speech: text contrast {measured.contrast} nats"
         case Finding.BROKEN_SPEECH | Finding.FAULTY_SPEECH if speech:
             return f"{speech.faulty} of {speech.sentences} sentences have faults: {_describe_faults(speech)}"
+
+        # Error rates are compared with those of the base model.
         case Finding.WORSE_THAN_BASE if rates:
             return f"it is read worse than by the base model without training: {_describe_rates(rates)}"
         case Finding.NOT_BETTER_THAN_BASE if rates:
             return f"no better than the base model without training: {_describe_rates(rates)}"
         case Finding.MANY_ERRORS if rates:
             return f"many letters are wrong: {_describe_rates(rates)}"
+
+        # These findings say why the outcome is uncertain.
         case Finding.NO_START:
             return "the losses at step 0 were not measured, or of fewer than 8 held-out clips"
         case Finding.NO_SENTENCES:
             return "no sentence was synthesized"
         case Finding.FEW_SENTENCES if speech:
             return f"only {speech.sentences} sentences were synthesized, 20 are needed"
+
     return finding.value.replace("_", " ")
 
 
@@ -418,9 +429,9 @@ def _describe_faults(speech: SpeechHealth) -> str:
 
 
 def _describe_rates(rates: Intelligibility) -> str:
-    others = {"base model": rates.base_cer, "recordings": rates.recordings_cer}
-    known = [f"{title} {value:.0%}" for title, value in others.items() if value is not None]
-    return f"CER {rates.cer:.0%}" + (f"; {', '.join(known)}" if known else "")
+    compared_rates = {"base model": rates.base_cer, "recordings": rates.recordings_cer}
+    parts = [f"{title} {value:.0%}" for title, value in compared_rates.items() if value is not None]
+    return f"CER {rates.cer:.0%}" + (f"; {', '.join(parts)}" if parts else "")
 
 
 _ADVICE: Mapping[Finding, str] = {
@@ -450,7 +461,7 @@ def advise(report: LearningReport) -> str:
     """
     for outcome in report.languages:
         if outcome.learning is report.learning and outcome.findings:
-            causes = [one for one in (Finding.LOSS_ROSE, Finding.NO_DECREASE) if one in outcome.findings]
+            causes = [cause for cause in (Finding.LOSS_ROSE, Finding.NO_DECREASE) if cause in outcome.findings]
             advice, rates = _ADVICE[(causes or outcome.findings)[0]], outcome.measurements.intelligibility
             if rates and _usable_rates(outcome.measurements, LIMITS) is None:
                 advice += (f" The recogniser gets {rates.recordings_cer:.0%} of the letters of the recordings wrong: "
@@ -476,6 +487,8 @@ def measurement_rows(report: LearningReport) -> list[tuple[str, str, str]]:
             "Level relative to the recordings (dB)": f"{speech.level_db:+.0f}" if speech else None,
             "Character error rate": measured.intelligibility and _describe_rates(measured.intelligibility),
         }
+
+        # A measure without a value was not measured.
         rows += [(language_name(outcome.language), title, "not measured" if value is None else str(value))
                  for title, value in values.items()]
     return rows

@@ -98,7 +98,8 @@ class ListeningPlan:
     """What a test compares: groups of models that are heard together, and the clip of each model and sentence."""
 
     language: str
-    models: tuple[str, ...]  # with the reference and the anchor behind them, where there are recordings
+    # The models compared; the reference and the anchor follow if recordings exist.
+    models: tuple[str, ...]
     conditions: tuple[tuple[str, ...], ...]
     sentences: tuple[int, ...]
     clips: Mapping[tuple[str, int], EvaluatedClip]
@@ -110,27 +111,35 @@ def plan(report: EvaluationReport, options: ListeningTestOptions) -> ListeningPl
     clips: dict[tuple[str, int], EvaluatedClip] = {}
     for clip in report.clips:
         if clip.language == language:
-            clips.setdefault((clip.model, clip.sentence), clip)  # the first voice and seed
-    known = list(dict.fromkeys(model for model, _ in clips))
-    if not known:
+            # Only the first voice and seed of a sentence are heard.
+            clips.setdefault((clip.model, clip.sentence), clip)
+    known_models = list(dict.fromkeys(model for model, _ in clips))
+    if not known_models:
         raise UserError(f"The evaluation has no clips in {language_name(language)}.",
                         f"Choose one of its languages: {', '.join(report.languages())}.")
-    if unknown := [name for name in options.models if name not in known]:
+
+    unknown = [name for name in options.models if name not in known_models]
+    if unknown:
         raise UserError(f"The evaluation has no clips of {unknown[0]} in {language_name(language)}.",
-                        f"Choose among its models: {', '.join(known)}.")
-    compared = tuple(options.models or (name for name in known if name != REFERENCE))
+                        f"Choose among its models: {', '.join(known_models)}.")
+    compared = tuple(options.models or (name for name in known_models if name != REFERENCE))
     if options.kind == "rating":
-        compared = tuple(name for name in compared if name != REFERENCE)  # it is there anyway
+        # The reference is part of every rating anyway.
+        compared = tuple(name for name in compared if name != REFERENCE)
     if len(compared) < (least := 1 if options.kind == "rating" else 2):
         raise UserError(f"The test compares {len(compared)} models; at least {least} are wanted.",
                         "Evaluate more models together, or choose the kind `rating`.")
-    controls = (REFERENCE, ANCHOR) if REFERENCE in known else ()
+
+    controls = (REFERENCE, ANCHOR) if REFERENCE in known_models else ()
     models = tuple(dict.fromkeys((*compared, *controls)))
     conditions = [(name,) for name in models] if options.kind == "rating" else [
         *combinations(compared, 2), *([controls] if controls else [])]
+
+    # The anchor is made from the recordings, so no clips of it exist yet.
     needed = [name for name in models if name != ANCHOR]
     shared = [number for number in dict.fromkeys(number for _, number in clips)
               if all((name, number) in clips for name in needed)]
+    # Each condition gets the same number of sentences.
     count = min(options.count, len(shared)) // len(conditions) * len(conditions)
     if not count:
         raise UserError(f"{len(shared)} sentences are spoken by all of {', '.join(needed)}, and {options.count} are "
@@ -150,7 +159,7 @@ def design(conditions: int, turns: int, sentences: int) -> list[list[tuple[int, 
              for place in range(sentences)] for row in range(conditions * turns)]
 
 
-def lay_out(planned: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, ...], tuple[Trial, ...],
+def lay_out(test_plan: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, ...], tuple[Trial, ...],
                                                    tuple[tuple[str, ...], ...]]:
     """Clips, trials and rows under random ids, in the order of the ids: neither tells which model is which."""
     clips: dict[tuple[str, int, bool], ListeningClip] = {}
@@ -163,25 +172,27 @@ def lay_out(planned: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, ...
             clips[key] = ListeningClip(next(ids), *key)
         return clips[key].id
 
-    for row in design(len(planned.conditions), _TURNS[kind], len(planned.sentences)):
+    # A row is what one listener hears, with conditions and turns in balance.
+    for row in design(len(test_plan.conditions), _TURNS[kind], len(test_plan.sentences)):
         for place, condition, turn in row:
-            sentence, group = planned.sentences[place], planned.conditions[condition]
+            sentence, group = test_plan.sentences[place], test_plan.conditions[condition]
             models = group[::-1] if turn % 2 else group
-            heard = [clip_of(model, sentence) for model in models]
+            clip_ids = [clip_of(model, sentence) for model in models]
             if kind == "abx":
-                heard.append(clip_of(models[turn // 2], sentence, True))
-            trials.setdefault((place, condition, turn), Trial(next(ids), sentence, tuple(heard)))
+                clip_ids.append(clip_of(models[turn // 2], sentence, True))
+            trials.setdefault((place, condition, turn), Trial(next(ids), sentence, tuple(clip_ids)))
         rows.append(tuple(sorted(trials[trial].id for trial in row)))
-    return (tuple(sorted(clips.values(), key=lambda one: one.id)),
-            tuple(sorted(trials.values(), key=lambda one: one.id)), tuple(rows))
+    return (tuple(sorted(clips.values(), key=lambda clip: clip.id)),
+            tuple(sorted(trials.values(), key=lambda trial: trial.id)), tuple(rows))
 
 
 def _fresh_ids() -> Iterator[str]:
     used = set[str]()
     while True:
-        if (found := secrets.token_hex(4)) not in used:
-            used.add(found)
-            yield found
+        fresh_id = secrets.token_hex(4)
+        if fresh_id not in used:
+            used.add(fresh_id)
+            yield fresh_id
 
 
 def read_test(folder: Path) -> ListeningTest:
@@ -197,9 +208,9 @@ def _read_test(path: Path) -> ListeningTest:
     test = loading.read_record(path, ListeningTest, hint)
     if not test.rows or not all(test.rows):
         raise UserError(f"{path} is damaged: it has no rows of trials.", hint)
-    clips, trials = {one.id for one in test.clips}, {one.id for one in test.trials}
-    heard = {"rating": 1, "preference": 2, "abx": 3}[test.kind]
-    if any(len(one.clips) != heard or not clips.issuperset(one.clips) for one in test.trials):
+    clips, trials = {item.id for item in test.clips}, {item.id for item in test.trials}
+    clips_per_trial = {"rating": 1, "preference": 2, "abx": 3}[test.kind]
+    if any(len(trial.clips) != clips_per_trial or not clips.issuperset(trial.clips) for trial in test.trials):
         raise UserError(f"{path} is damaged: a trial has other clips than it can have.", hint)
     if len(set(map(len, test.rows))) > 1 or any(not trials.issuperset(row) for row in test.rows):
         raise UserError(f"{path} is damaged: its rows have other trials than it has.", hint)
@@ -216,8 +227,8 @@ def read_page(folder: Path) -> str:
     """The page of the test in `folder`: our template with the data of its file, so no foreign script is served."""
     path, hint = folder / PAGE, "Make the test again: python -m scripts.listening_test."
     with foreign.reading(path, hint):
-        found = _DATA.search(foreign.read_bytes(path, PAGE_BYTES).decode("utf-8"))
-        values = foreign.loads(found[1]) if found else None
+        data_match = _DATA.search(foreign.read_bytes(path, PAGE_BYTES).decode("utf-8"))
+        values = foreign.loads(data_match[1]) if data_match else None
         if not isinstance(values, dict):
             raise ValueError("it has no data of a test")
         return fill_page(values)
@@ -225,12 +236,13 @@ def read_page(folder: Path) -> str:
 
 def list_tests(workspace: Workspace, evaluation: str = "") -> list[tuple[Path, ListeningTest]]:
     """Folder and test of every listening test, or of those of one evaluation."""
-    found = []
+    tests = []
     for folder in (workspace.runs / name for name in workspace.list_runs()):
         if (folder / TEST).is_file():
-            with suppress(UserError):  # damaged, as the Listen tab says; it must not end the evaluation of others
-                found.append((folder, read_test(folder)))
-    return [(folder, test) for folder, test in found if evaluation in ("", test.evaluation)]
+            # The Listen tab reports a damaged test; it must not end the evaluation of others.
+            with suppress(UserError):
+                tests.append((folder, read_test(folder)))
+    return [(folder, test) for folder, test in tests if evaluation in ("", test.evaluation)]
 
 
 @dataclass
@@ -250,62 +262,67 @@ class AddedAnswers:
     test: ListeningTest
     answers: int
     rows: tuple[int, ...]
-    complete: bool  # one of the sessions has answered its whole row
+    # True once a session has answered its whole row.
+    complete: bool
 
 
-def add_answers(workspace: Workspace, content: bytes, where: object, folder: Path | None = None) -> AddedAnswers:
+def add_answers(workspace: Workspace, content: bytes, origin: object, folder: Path | None = None) -> AddedAnswers:
     """Add the answers in `content`, the JSON of a test page, to their test, or to the one in `folder`.
 
     What is there already is not added again. `UserError`, and nothing is added, for what no test page writes. A session
     without a row gets the one that the fewest have.
     """
     if len(content) > FILE_BYTES:
-        raise UserError(f"{where} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
-    with foreign.reading(where, _FROM_TEST):
-        given = foreign.loads(content)
-    if not isinstance(given, dict) or given.get("format") != FORMAT or not isinstance(given.get("sessions"), list):
-        raise UserError(f"{where} holds no answers of a listening test.", _FROM_TEST)
+        raise UserError(f"{origin} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
+    with foreign.reading(origin, _FROM_TEST):
+        sheet = foreign.loads(content)
+    if not isinstance(sheet, dict) or sheet.get("format") != FORMAT or \
+            not isinstance(sheet.get("sessions"), list):
+        raise UserError(f"{origin} holds no answers of a listening test.", _FROM_TEST)
     if folder is None:
-        found = [one for one, test in list_tests(workspace) if test.id == given.get("test")]
-        if not found:
-            raise UserError(f"{where} belongs to the listening test {_shown(given.get('test'))}, which is not in this "
+        folders = [test_folder for test_folder, test in list_tests(workspace) if test.id == sheet.get("test")]
+        if not folders:
+            raise UserError(f"{origin} belongs to the listening test {_shown(sheet.get('test'))}, which is not in this "
                             "workspace.", "Import it where the test was made.")
-        folder = found[0]
+        folder = folders[0]
     test = read_test(folder)
-    if given.get("test") != test.id:
-        raise UserError(f"{where} belongs to the listening test {_shown(given.get('test'))}, not to {test.id}.",
+    if sheet.get("test") != test.id:
+        raise UserError(f"{origin} belongs to the listening test {_shown(sheet.get('test'))}, not to {test.id}.",
                         _FROM_TEST)
+    # Two imports at once must not write the same answer twice.
     with locked(folder / "answers.lock", 10.0, f"The answers of {folder.name} are being written by another program.",
                 "Try again in a moment; nothing is lost."):
         sessions, _ = read_sessions(folder, test)
         lines, rows, complete = list[str](), list[int](), False
-        for one in given["sessions"]:
-            name, sent = _checked_session(test, one, where)
-            known = sessions.get(name)
-            if known is None:
+        for sent_session in sheet["sessions"]:
+            name, sent = _checked_session(test, sent_session, origin)
+            session = sessions.get(name)
+            if session is None:
                 if len(sessions) >= _MOST_SESSIONS:
                     raise UserError(f"{folder.name} has {_MOST_SESSIONS} sessions, which is the most.",
                                     "Make another test.")
                 if sent.row < 0:
-                    taken = [other.row for other in sessions.values()]
-                    sent.row = min(range(len(test.rows)), key=taken.count)
-                known = sessions[name] = Session(sent.listener, sent.row)
-                lines.append(_line(name, known))
-            elif sent.row not in (-1, known.row) or sent.listener != known.listener:
-                raise UserError(f"{where}: session {name[:8]} is known with another name or row.", _FROM_TEST)
-            foreign_trials = set(sent.answers) - set(test.rows[known.row])
+                    rows_taken = [other.row for other in sessions.values()]
+                    sent.row = min(range(len(test.rows)), key=rows_taken.count)
+                session = sessions[name] = Session(sent.listener, sent.row)
+                lines.append(_line(name, session))
+            elif sent.row not in (-1, session.row) or sent.listener != session.listener:
+                raise UserError(f"{origin}: session {name[:8]} is known with another name or row.", _FROM_TEST)
+
+            foreign_trials = set(sent.answers) - set(test.rows[session.row])
             if foreign_trials:
-                raise UserError(f"{where}: trial {_shown(min(foreign_trials))} is not one of row {known.row}.",
+                raise UserError(f"{origin}: trial {_shown(min(foreign_trials))} is not one of row {session.row}.",
                                 _FROM_TEST)
+            # An answer that is stored already is kept; another answer to the same trial is refused.
             for trial, answer in sent.answers.items():
-                if trial not in known.answers:
-                    known.answers[trial] = answer
-                    lines.append(_line(name, known, trial))
-                elif known.answers[trial] != answer:
-                    raise UserError(f"{where}: session {name[:8]} has another answer to trial {trial}, which stands.",
+                if trial not in session.answers:
+                    session.answers[trial] = answer
+                    lines.append(_line(name, session, trial))
+                elif session.answers[trial] != answer:
+                    raise UserError(f"{origin}: session {name[:8]} has another answer to trial {trial}, which stands.",
                                     "An answer cannot be changed.")
-            rows.append(known.row)
-            complete |= len(known.answers) == len(test.rows[known.row])
+            rows.append(session.row)
+            complete |= len(session.answers) == len(test.rows[session.row])
         if lines:
             append_text(folder / ANSWERS, "".join(lines))
     return AddedAnswers(folder, test, sum('"trial"' in line for line in lines), tuple(rows), complete)
@@ -317,51 +334,52 @@ def _line(name: str, session: Session, trial: str = "") -> str:
                        "added": round(time.time(), 1), **answer}, ensure_ascii=False) + "\n"
 
 
-def _checked_session(test: ListeningTest, value: object, where: object) -> tuple[str, Session]:
+def _checked_session(test: ListeningTest, value: object, origin: object) -> tuple[str, Session]:
     """Name and session of foreign JSON; row -1 where it has none yet."""
     if not isinstance(value, dict):
-        raise UserError(f"{where}: a session is {_shown(value)}, not an object.", _FROM_TEST)
+        raise UserError(f"{origin}: a session is {_shown(value)}, not an object.", _FROM_TEST)
     name, listener, row, answers = (value.get(key) for key in ("session", "listener", "row", "answers"))
     if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
-        raise UserError(f"{where}: a session is named {_shown(name)}, not by 32 hexadecimal digits.", _FROM_TEST)
+        raise UserError(f"{origin}: a session is named {_shown(name)}, not by 32 hexadecimal digits.", _FROM_TEST)
     if not isinstance(listener, str) or not 0 < len(listener) <= _NAME_LENGTH or not listener.isprintable() or \
             listener != listener.strip():
-        raise UserError(f"{where}: the listener's name {_shown(listener)} is not 1 to {_NAME_LENGTH} printable "
+        raise UserError(f"{origin}: the listener's name {_shown(listener)} is not 1 to {_NAME_LENGTH} printable "
                         "characters.", _FROM_TEST)
     if row is not None and not (_is_integer(row) and 0 <= row < len(test.rows)):
-        raise UserError(f"{where}: the row {_shown(row)} is not one of 0 to {len(test.rows) - 1}.", _FROM_TEST)
+        raise UserError(f"{origin}: the row {_shown(row)} is not one of 0 to {len(test.rows) - 1}.", _FROM_TEST)
     if not isinstance(answers, list) or len(answers) > len(test.rows[0]):
-        raise UserError(f"{where}: a session has no list of at most {len(test.rows[0])} answers.", _FROM_TEST)
+        raise UserError(f"{origin}: a session has no list of at most {len(test.rows[0])} answers.", _FROM_TEST)
     session = Session(listener, -1 if row is None else row)
     for answer in answers:
-        trial, checked = _checked_answer(test, answer, where)
+        trial, checked = _checked_answer(test, answer, origin)
         if trial in session.answers:
-            raise UserError(f"{where}: trial {trial} is answered twice.", _FROM_TEST)
+            # A session answers a trial once.
+            raise UserError(f"{origin}: trial {trial} is answered twice.", _FROM_TEST)
         session.answers[trial] = checked
     return name, session
 
 
-def _checked_answer(test: ListeningTest, value: object, where: object) -> tuple[str, dict[str, Any]]:
+def _checked_answer(test: ListeningTest, value: object, origin: object) -> tuple[str, dict[str, Any]]:
     """Trial, and what was answered to each question, in which place and after how many seconds."""
     if not isinstance(value, dict) or not isinstance(value.get("trial"), str):
-        raise UserError(f"{where}: the answer {_shown(value)} names no trial.", _FROM_TEST)
+        raise UserError(f"{origin}: the answer {_shown(value)} names no trial.", _FROM_TEST)
     trial, place, seconds = value["trial"], value.get("place"), value.get("seconds")
-    if trial not in {one.id for one in test.trials}:
-        raise UserError(f"{where}: the test has no trial {_shown(trial)}.", _FROM_TEST)
+    if trial not in {test_trial.id for test_trial in test.trials}:
+        raise UserError(f"{origin}: the test has no trial {_shown(trial)}.", _FROM_TEST)
     if not _is_integer(place) or not 0 <= place < len(test.rows[0]):
-        raise UserError(f"{where}: the place {_shown(place)} of trial {trial} is not one of 0 to "
+        raise UserError(f"{origin}: the place {_shown(place)} of trial {trial} is not one of 0 to "
                         f"{len(test.rows[0]) - 1}.", _FROM_TEST)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_S:
-        raise UserError(f"{where}: the time {_shown(seconds)} of trial {trial} is not 0 to {_LONGEST_S:.0f} s.",
+        raise UserError(f"{origin}: the time {_shown(seconds)} of trial {trial} is not 0 to {_LONGEST_S:.0f} s.",
                         _FROM_TEST)
-    found: dict[str, Any] = {}
+    chosen_answers: dict[str, Any] = {}
     for question, choices in _CHOICES[test.kind].items():
         chosen = value.get(question)
         if isinstance(chosen, bool) or not isinstance(chosen, int | str) or chosen not in choices:
-            raise UserError(f"{where}: {_shown(chosen)} is no answer to {question} of trial {trial}; wanted one of "
+            raise UserError(f"{origin}: {_shown(chosen)} is no answer to {question} of trial {trial}; wanted one of "
                             f"{', '.join(map(str, choices))}.", _FROM_TEST)
-        found[question] = chosen
-    return trial, {**found, "place": place, "seconds": round(float(seconds), 2)}
+        chosen_answers[question] = chosen
+    return trial, {**chosen_answers, "place": place, "seconds": round(float(seconds), 2)}
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
@@ -384,9 +402,9 @@ def read_sessions(folder: Path, test: ListeningTest) -> tuple[dict[str, Session]
             value = foreign.loads(line)
             has_answer = isinstance(value, dict) and "trial" in value
             name, sent = _checked_session(test, {**value, "answers": [value] if has_answer else []}, ANSWERS)
-            known = sessions.setdefault(name, Session(sent.listener, sent.row))
+            session = sessions.setdefault(name, Session(sent.listener, sent.row))
             for trial, answer in sent.answers.items():
-                known.answers.setdefault(trial, answer)
+                session.answers.setdefault(trial, answer)
         except (UserError, ValueError, TypeError):
             damaged += bool(line.strip())
     return sessions, damaged
@@ -394,8 +412,9 @@ def read_sessions(folder: Path, test: ListeningTest) -> tuple[dict[str, Session]
 
 def results(workspace: Workspace, evaluation: str) -> tuple[ListeningResult, ...]:
     """What the listening tests of an evaluation found; those without an answer are left out."""
-    found = [(folder, test) for folder, test in list_tests(workspace, evaluation) if (folder / ANSWERS).is_file()]
-    return tuple(one for folder, test in sorted(found) if (one := result_of(folder)).listeners)
+    tests = [(folder, test) for folder, test in list_tests(workspace, evaluation) if (folder / ANSWERS).is_file()]
+    outcomes = [result_of(folder) for folder, _ in sorted(tests)]
+    return tuple(outcome for outcome in outcomes if outcome.listeners)
 
 
 def result_of(folder: Path) -> ListeningResult:
@@ -444,14 +463,18 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
     models = {clip.id: clip.model for clip in test.clips}
     trials = {trial.id: trial for trial in test.trials}
     names = _listener_names(sessions)
-    answers = [_Answer(names[key], trials[name].sentence, tuple(models[clip] for clip in trials[name].clips), given)
-               for key, session in sessions.items() for name, given in session.answers.items()]
+    answers = [_Answer(names[key], trials[name].sentence, tuple(models[clip] for clip in trials[name].clips), value)
+               for key, session in sessions.items() for name, value in session.answers.items()]
+
     listeners = []
     for name in dict.fromkeys(answer.listener for answer in answers):
-        own = [answer for answer in answers if answer.listener == name]
-        listeners.append(ListenerResult(name, len(own), *_checks(test, own), tuple(_scores(test, own))))
-    flagged = {one.name for one in listeners if one.flagged}
-    finished = sum(len(one.answers) == len(test.rows[one.row]) for one in sessions.values())
+        own_answers = [answer for answer in answers if answer.listener == name]
+        listeners.append(ListenerResult(name, len(own_answers), *_checks(test, own_answers),
+                                        tuple(_scores(test, own_answers))))
+    flagged = {listener.name for listener in listeners if listener.flagged}
+    finished = sum(len(session.answers) == len(test.rows[session.row]) for session in sessions.values())
+
+    # The report names the method of the intervals beside them.
     about = (f"{test.about} {pluralize(len(answers), 'answer')} of {pluralize(len(listeners), 'listener')}, "
              f"{finished} of {pluralize(len(sessions), 'session')} complete, {len(flagged)} flagged (the anchor not "
              f"below the recording in more than {evaluation_report.MISSED_CHECKS:.0%} of their pairs). Intervals: 95%, "
@@ -461,66 +484,71 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
         about += " Sessions under one name count as different listeners; the later ones have a number."
     if damaged:
         about += f" {pluralize(damaged, 'line')} of {ANSWERS} could not be read."
-    rest = [answer for answer in answers if answer.listener not in flagged]
+
+    reliable_answers = [answer for answer in answers if answer.listener not in flagged]
     return ListeningResult(folder.name, test.kind, test.language, about, tuple(_scores(test, answers)),
-                           tuple(_scores(test, rest)) if flagged else (), tuple(listeners))
+                           tuple(_scores(test, reliable_answers)) if flagged else (), tuple(listeners))
 
 
 def _checks(test: ListeningTest, answers: Sequence[_Answer]) -> tuple[int, int]:
     """Pairs of reference and anchor that a listener met, and those in which the anchor was not below."""
     if test.kind == "rating":
-        rated = {model: [one.given["naturalness"] for one in answers if one.models == (model,)]
+        rated = {model: [answer.given["naturalness"] for answer in answers if answer.models == (model,)]
                  for model in (REFERENCE, ANCHOR)}
         pairs = [high > low for high in rated[REFERENCE] for low in rated[ANCHOR]]
     elif test.kind == "preference":
-        pairs = [one.chosen == REFERENCE for one in answers if ANCHOR in one.models]
+        pairs = [answer.chosen == REFERENCE for answer in answers if ANCHOR in answer.models]
     else:
-        pairs = [one.right for one in answers if ANCHOR in one.models]
+        pairs = [answer.right for answer in answers if ANCHOR in answer.models]
     return len(pairs), pairs.count(False)
 
 
 def _scores(test: ListeningTest, answers: Sequence[_Answer]) -> Iterator[ListeningScore]:
     """The scores of all that was asked, in the order of the models; what nobody answered is left out."""
 
-    def ratio(some: Sequence[_Answer], numerators: Sequence[float], denominators: Sequence[float]
+    def ratio(scored: Sequence[_Answer], numerators: Sequence[float], denominators: Sequence[float]
               ) -> tuple[float, float, float]:
         above, below = np.array(numerators, float), np.array(denominators, float)
         return (evaluation_report.ratio(above, below), *evaluation_report.crossed_interval(
-            above, below, [one.listener for one in some], [one.sentence for one in some]))
+            above, below, [answer.listener for answer in scored], [answer.sentence for answer in scored]))
 
     for question in _CHOICES[test.kind]:
         assert question in QUESTIONS
         if test.kind == "rating":
             for model in test.models:
-                if some := [one for one in answers if one.models == (model,)]:
+                compared = [answer for answer in answers if answer.models == (model,)]
+                if compared:
                     yield ListeningScore(question, model, "", *ratio(
-                        some, [one.given[question] for one in some], [1.0] * len(some)), len(some))
+                        compared, [answer.given[question] for answer in compared], [1.0] * len(compared)),
+                        len(compared))
             continue
         for first, second in combinations(test.models, 2):
-            some = [one for one in answers if set(one.models) == {first, second}]
-            if not some:
+            compared = [answer for answer in answers if set(answer.models) == {first, second}]
+            if not compared:
                 continue
             if test.kind == "abx":
-                right = [one.right for one in some]
+                right = [answer.right for answer in compared]
                 *exact, p_value = evaluation_report.exact_binomial(sum(right), len(right), "greater")
-                yield ListeningScore(question, first, second, *ratio(some, right, [1.0] * len(some)), len(some), 0,
-                                     (exact[0], exact[1]), p_value)
+                yield ListeningScore(question, first, second, *ratio(compared, right, [1.0] * len(compared)),
+                                     len(compared), 0, (exact[0], exact[1]), p_value)
                 continue
-            chosen = [one for one in some if one.chosen]
-            wins = [one.chosen == second for one in chosen]
+            # An answer without preference counts in the number of answers, not in the share.
+            chosen = [answer for answer in compared if answer.chosen]
+            wins = [answer.chosen == second for answer in chosen]
             *exact, p_value = evaluation_report.exact_binomial(sum(wins), len(wins))
             shares = ratio(chosen, wins, [1.0] * len(chosen)) if chosen else (0.5, 0.0, 1.0)
-            yield ListeningScore(question, first, second, *shares, len(some), len(some) - len(chosen),
+            yield ListeningScore(question, first, second, *shares, len(compared), len(compared) - len(chosen),
                                  (exact[0], exact[1]), p_value)
 
 
 def update_report(workspace: Workspace, evaluation: str) -> tuple[ListeningResult, ...]:
     """Write the results into the reports of their evaluation, where it is still there; the results."""
-    found = results(workspace, evaluation)
-    folder = resolve_inside(workspace.runs, evaluation)  # the test may be foreign
+    listening_results = results(workspace, evaluation)
+    # The test may be foreign, so its evaluation's name is not trusted.
+    folder = resolve_inside(workspace.runs, evaluation)
     if (folder / evaluation_report.JSON).is_file():
         with locked(folder / "listening.lock", 30.0,
                     f"The report of {evaluation} is being written by another program.",
                     "Show the results again: python -m scripts.listening_test results; on the page: the Listen tab."):
-            evaluation_report.replace_listening(folder, found)
-    return found
+            evaluation_report.replace_listening(folder, listening_results)
+    return listening_results

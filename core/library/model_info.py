@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -85,9 +86,9 @@ def training_records_of(workspace: Workspace, model: ModelReference,
     if model.kind == "base":
         return ()
     record = record_of(model)
-    spoken = base_languages(workspace, record.origin.model) if base is None else base
-    before = {*record.origin.earlier_languages, *spoken}
-    last = ",".join(code for code in languages(workspace, model) if code not in before)
+    languages_of_base = base_languages(workspace, record.origin.model) if base is None else base
+    earlier = {*record.origin.earlier_languages, *languages_of_base}
+    last = ",".join(code for code in languages(workspace, model) if code not in earlier)
     return (*record.origin.earlier_trainings, EarlierTrainingRecord(last, model.reference, record.scope, record.dataset,
                                                 record.origin.size, record.origin.fingerprint, ""))
 
@@ -98,32 +99,33 @@ def newest_first(workspace: Workspace, kind: str) -> list[str]:
     The time is that of their own file: a review writes into the folder of its dataset.
     """
     file = _FILE_OF[kind]
-    found = (workspace.path / KINDS[kind]).glob(f"[!.]*/{file}")
-    return [path.parent.name for path in sorted(found, key=lambda path: -path.stat().st_mtime_ns)]
+    files = (workspace.path / KINDS[kind]).glob(f"[!.]*/{file}")
+    return [path.parent.name for path in sorted(files, key=lambda path: -path.stat().st_mtime_ns)]
 
 
 def stem(workspace: Workspace, model: ModelReference) -> str:
     """What names begin with that are made of a model: that of its base and its added languages, such as `tiny-am`."""
     trainings = training_records_of(workspace, model)
-    return "-".join((base_model_of(model), *(code for one in trainings for code in one.languages)))
+    return "-".join((base_model_of(model), *(code for training in trainings for code in training.languages)))
 
 
 def extendable_finetuned_models(references: Sequence[ModelReference]) -> list[ModelReference]:
     """The models of `references` that are not base models and can be extended again."""
-    found = []
-    for one in references:
-        if one.kind != "base":
-            with suppress(UserError):  # incomplete or damaged
-                if record_of(one).scope != "full":
-                    found.append(one)
-    return found
+    extendable = []
+    for reference in references:
+        if reference.kind != "base":
+            # An incomplete or damaged model is left out.
+            with suppress(UserError):
+                if record_of(reference).scope != "full":
+                    extendable.append(reference)
+    return extendable
 
 
 def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte, and with its added languages."""
     try:
-        found = catalog.resolve_model(workspace, model)
-        base = workspace.model(base_model_of(found))
+        reference = catalog.resolve_model(workspace, model)
+        base = workspace.model(base_model_of(reference))
     except UserError:
         return []
 
@@ -135,21 +137,24 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
 
     files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
              for path in base.glob(pattern) if path.name != "model.json"} - {None}
-    earlier = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
-    return [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
-            if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files
-            and _is_made_upon(workspace.tokenizers / name, earlier)]
+    earlier = {} if reference.kind == "base" else _added_entries(reference.folder / records.FRONT_END)
+    matching = []
+    for name, kind in product(workspace.list_tokenizers(), SEGMENTERS.values()):
+        path = workspace.tokenizers / name / kind.base_file
+        if path.is_file() and content(path) in files and _is_made_upon(workspace.tokenizers / name, earlier):
+            matching.append(name)
+    return matching
 
 
 def _is_made_upon(tokenizer: Path, earlier: Mapping[str, object]) -> bool:
     """Whether a merged tokenizer was made for a model with these `earlier` entries; its report names the new ones."""
-    made = _added_entries(tokenizer)
-    new = list(made)[len(earlier):]
+    entries = _added_entries(tokenizer)
+    new = list(entries)[len(earlier):]
     try:
         named = str(foreign.read_json(tokenizer / "report.json")["language"]).split(",")
     except (OSError, ValueError, KeyError, TypeError):
         named = new[:1]
-    return list(made.items())[:len(earlier)] == list(earlier.items()) and new == named != []
+    return list(entries.items())[:len(earlier)] == list(earlier.items()) and new == named != []
 
 
 def _added_entries(folder: Path) -> dict[str, object]:
@@ -270,19 +275,19 @@ def added_languages(workspace: Workspace, model: ModelReference) -> tuple[str, .
     """Codes of the languages that were added to a model here."""
     if model.kind == "base":
         return ()
-    before = base_languages(workspace, base_model_of(model))
-    return tuple(code for code in languages(workspace, model) if code not in before)
+    languages_of_base = base_languages(workspace, base_model_of(model))
+    return tuple(code for code in languages(workspace, model) if code not in languages_of_base)
 
 
 def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     """Names of the voices that come with a base model."""
     folder = workspace.models / model
-    found = {path.stem for path in (folder / "voices").glob("*") if path.suffix in _SOUNDS}
+    names = {path.stem for path in (folder / "voices").glob("*") if path.suffix in _SOUNDS}
     try:
-        own = catalog.find_entry(catalog.family_of(workspace, model)).own_voice
+        built_in = catalog.find_entry(catalog.family_of(workspace, model)).own_voice
     except UserError:
-        own = None
-    return (*sorted(found), *([own[1]] if own and (folder / own[0]).is_file() else []))
+        built_in = None
+    return (*sorted(names), *([built_in[1]] if built_in and (folder / built_in[0]).is_file() else []))
 
 
 def speakers(workspace: Workspace, model: ModelReference, language: str = "") -> Mapping[str, Path]:
@@ -296,13 +301,13 @@ def speakers(workspace: Workspace, model: ModelReference, language: str = "") ->
         record = None
     if record is None:
         return {}
-    datasets = {code: one.dataset for one in record.origin.earlier_trainings for code in one.languages}
-    found: dict[str, Path] = {}
+    datasets = {code: training.dataset for training in record.origin.earlier_trainings for code in training.languages}
+    clips: dict[str, Path] = {}
     names = [datasets.get(language, record.dataset), record.dataset, *datasets.values()]
     for name in filter(None, dict.fromkeys(names)):
         for speaker, clip in reference_voices.list_speakers(workspace.datasets / name).items():
-            found.setdefault(speaker, clip)
-    return found
+            clips.setdefault(speaker, clip)
+    return clips
 
 
 def text_package_hint(family: CatalogEntry, language: str, added: bool) -> str:
@@ -329,13 +334,15 @@ MEMORY_CLASSES_GB = (16, 24, 80)
 TITLES: Mapping[str, str] = {"demo": "Demo (up to 1 h)", "small-data": "Small data (1 to 5 h)",
                              "standard": "Standard (5 to 50 h)", "large": "Large (50 h and more)"}
 NOT_MEASURED = "Not yet measured: its values are a first guess from known practice, with the sources in its file."
-MIN_TRAIN_SPEECH_S = 600.0  # from 11 minutes the built-in model learns, with 16% CER; from 43 with 6%
+# With 11 minutes the built-in model learns, with 16% CER; with 43, with 6%.
+MIN_TRAIN_SPEECH_S = 600.0
 FEW_HELD_OUT = 3  # clips; fewer choose the best checkpoint by next to nothing
 LETTERS_PER_SECOND = 15  # about; text ids beside the codes
-_CLIP_S = 6.0  # where no dataset says how long its clips are
+# The length of a clip if no dataset says how long its clips are.
+_CLIP_S = 6.0
 _SHARE = 0.88  # a card of "16 GB" reports 15.0 GiB, one of "24 GB" 22.5
 _NOT_IN_PRESETS = ("extension", "dataset", "device", "seed")
-_MAX_CLIPS = 512  # in one batch, by the schema
+_MAX_CLIPS = 512  # clips in one batch, by the schema
 
 
 @dataclass(frozen=True)
@@ -359,7 +366,7 @@ class FittedPreset:
     about: str
     measured: bool
     values: Mapping[str, str | int | float | bool | None]  # options of a training that it sets
-    reasons: tuple[str, ...]  # for the preset and the memory class
+    reasons: tuple[str, ...]  # reasons for the preset and the memory class
 
     @property
     def options(self) -> TrainOptions:
@@ -386,10 +393,11 @@ def memory_class_for(gpus: Sequence[Gpu], *, on_cpu: bool = False) -> tuple[int 
         subject = "Device is cpu" if on_cpu else "No GPU was found on this machine"
         return None, (f"{subject}: batches are those for 16 GB, and a CPU takes far "
                       "longer for each step.")
+    # All processes take batches of one size, so the smallest GPU decides.
     smallest = min(gpus, key=lambda gpu: gpu.total_mib)
     seen = f"{len(gpus)} times " if len(gpus) > 1 else ""
     seen += f"{smallest.name} with {smallest.total_gib:.0f} GiB"
-    fitting = [one for one in MEMORY_CLASSES_GB if smallest.total_gib >= _SHARE * one]
+    fitting = [size for size in MEMORY_CLASSES_GB if smallest.total_gib >= _SHARE * size]
     if not fitting:
         return MEMORY_CLASSES_GB[0], (f"Found: {seen}. That is less than the smallest class, 16 GB: check first "
                                       "whether it fits.")
@@ -403,38 +411,42 @@ def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str
     `on_cpu`: the training uses none of the `gpus`.
     """
     gpus = () if on_cpu else gpus
+
     reasons = []
     if name in ("", "auto"):
-        name, why = preset_for_speech(speech)
-        reasons.append(why)
+        name, reason = preset_for_speech(speech)
+        reasons.append(reason)
     elif name not in NAMES:
         raise UserError(f"There is no preset named {name!r}.", f"There are auto, {', '.join(NAMES)}.")
-    size, why = memory_class_for(gpus, on_cpu=on_cpu)
+
+    size, reason = memory_class_for(gpus, on_cpu=on_cpu)
     if memory not in ("", "auto"):
         if memory not in get_args(Memory):
             raise UserError(f"There is no memory class {memory!r}.", "There are auto, 16, 24 and 80 (GB).")
-        size, why = int(memory), _chosen_memory(int(memory), size, gpus, on_cpu=on_cpu)
-    reasons.append(why)
+        size, reason = int(memory), _chosen_memory(int(memory), size, gpus, on_cpu=on_cpu)
+    reasons.append(reason)
+
     about = _about(name, family)
     processes = max(1, len(gpus)) if about.get("every_gpu") else 1
     if about.get("every_gpu") and processes == 1:
         reasons.append("It is made for several GPUs; here it is one process, with batches added up to the same step.")
-    own = {**dict(about["memory"][size or MEMORY_CLASSES_GB[0]]), **about.get("families", {}).get(family, {})}
+    batch_values = {**dict(about["memory"][size or MEMORY_CLASSES_GB[0]]), **about.get("families", {}).get(family, {})}
     if size is None:
-        own.pop("activation_checkpointing", None)  # a CPU's memory is measured before the start
+        # A CPU's memory is measured before the start instead.
+        batch_values.pop("activation_checkpointing", None)
     clip_tokens = speech.clip_s * tokens_per_second(family)
-    values = {**_training(_file(name, family)), **_batches(own, about, clip_tokens, processes)}
-    kept = {field: value for field, value in values.items() if field not in _NOT_IN_PRESETS}
-    return FittedPreset(name, TITLES[name], about["about"], bool(about.get("measured")), kept, tuple(reasons))
+    values = {**_training(_file(name, family)), **_batches(batch_values, about, clip_tokens, processes)}
+    preset_values = {field: value for field, value in values.items() if field not in _NOT_IN_PRESETS}
+    return FittedPreset(name, TITLES[name], about["about"], bool(about.get("measured")), preset_values, tuple(reasons))
 
 
 def preset_fields() -> tuple[str, ...]:
     """Training options that some preset sets, in the schema's order."""
-    found: set[str] = {"processes"}
+    names: set[str] = {"processes"}
     for family in catalog.CATALOG:
         for name in NAMES:
-            found |= set(fit_preset(family.name, SpeechAmount(), (), name, "16").values)
-    return tuple(name for name in TrainOptions.model_fields if name in found)
+            names |= set(fit_preset(family.name, SpeechAmount(), (), name, "16").values)
+    return tuple(name for name in TrainOptions.model_fields if name in names)
 
 
 def tokens_per_second(family: str) -> float:
@@ -442,27 +454,29 @@ def tokens_per_second(family: str) -> float:
     return catalog.find_entry(family).codes_per_second + LETTERS_PER_SECOND
 
 
-def _batches(own: dict[str, Any], about: Mapping[str, Any], clip_tokens: float, processes: int) -> dict[str, Any]:
+def _batches(batch_values: dict[str, Any], about: Mapping[str, Any], clip_tokens: float,
+             processes: int) -> dict[str, Any]:
     """Clips in a batch, batches in a step, and processes, for the tokens that they should hold."""
-    tokens = own.pop("batch_tokens", None)
+    tokens = batch_values.pop("batch_tokens", None)
     if tokens is None:
-        return own
+        return batch_values
     clip = max(1.0, clip_tokens)
-    batch = min(_MAX_CLIPS, max(1, int(tokens // clip)))  # the quotient itself would be rounded
-    wanted = max(1, round(about["step_tokens"] / clip))  # clips in a step
-    batch = min(batch, max(1, math.ceil(wanted / processes)))
-    accumulation = min(256, max(1, round(wanted / (batch * processes))))
-    return {**own, "batch_size": batch, "gradient_accumulation": accumulation, "processes": processes}
+    # The product of a rounded quotient could exceed the tokens.
+    batch = min(_MAX_CLIPS, max(1, int(tokens // clip)))
+    clips_per_step = max(1, round(about["step_tokens"] / clip))  # clips in a step
+    batch = min(batch, max(1, math.ceil(clips_per_step / processes)))
+    accumulation = min(256, max(1, round(clips_per_step / (batch * processes))))
+    return {**batch_values, "batch_size": batch, "gradient_accumulation": accumulation, "processes": processes}
 
 
-def _chosen_memory(wanted: int, found: int | None, gpus: Sequence[Gpu], *, on_cpu: bool) -> str:
+def _chosen_memory(chosen_gb: int, found_gb: int | None, gpus: Sequence[Gpu], *, on_cpu: bool) -> str:
     """The reason for a memory class that the user chose."""
-    if found is None:
+    if found_gb is None:
         reason = "the device is cpu" if on_cpu else "no GPU was found on this machine"
-        return f"For {wanted} GB, as requested; {reason}."
+        return f"For {chosen_gb} GB, as requested; {reason}."
     least = min(gpu.total_gib for gpu in gpus)
-    short = " It has less than that." if wanted > found else ""
-    return f"For {wanted} GB, as requested; the GPU of this machine has {least:.0f} GiB.{short}"
+    short = " It has less than that." if chosen_gb > found_gb else ""
+    return f"For {chosen_gb} GB, as requested; the GPU of this machine has {least:.0f} GiB.{short}"
 
 
 _ANY = "tiny"  # bounds of hours are the same for all families
@@ -511,14 +525,14 @@ def damaged(workspace: Workspace, kind: Literal["model", "tokenizer", "extension
 
 def find_damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[str, str]:
     """Those of `names` that `read` refuses, with the reason."""
-    found = {}
+    faults = {}
     for name in names:
         try:
             with foreign.reading(name, "Move it away."):
                 read(name)
         except UserError as error:
-            found[name] = error.message
-    return found
+            faults[name] = error.message
+    return faults
 
 
 def _check_object(path: Path) -> None:

@@ -111,7 +111,7 @@ FILES: Mapping[str, Mapping[str, ExpectedFile]] = {
 class UnknownFile:
     """A file that is not the published one; `reason` ends the sentence "t3.safetensors is unknown: ..."."""
 
-    path: str  # in the model folder
+    path: str  # path in the model folder
     reason: str
 
 
@@ -157,6 +157,7 @@ def check_files(variant: ModelVariant, files: Mapping[str, ExpectedFile],
         if path == variant.language_model and variant.shapes and locate and read_shapes and (
                 published is None or difference):
             difference = ", ".join(filter(None, (difference, compare_shapes(variant, read_shapes(locate(path))))))
+        # A file without a published hash is unlisted, one that differs is unknown.
         if difference:
             unknown.append(UnknownFile(path, difference))
     return FileCheck(tuple(unknown), tuple(unlisted))
@@ -168,14 +169,14 @@ def compare_shapes(variant: ModelVariant, shapes: Shapes) -> str:
     The names in the file may stand behind a prefix, as in a training's checkpoint.
     """
     differences = []
-    for name, wanted in variant.shapes.items():
-        found = next((shape for key, shape in shapes.items() if key == name or key.endswith(f".{name}")), None)
-        if found is None:
+    for name, published_shape in variant.shapes.items():
+        shape_in_file = next((shape for key, shape in shapes.items() if key == name or key.endswith(f".{name}")), None)
+        if shape_in_file is None:
             differences.append(f"it has no {name}")
-        elif found != wanted:
-            differences.append(f"{name} is {found}, the published one {wanted}")
-    more = f" and {len(differences) - 1} more shapes differ" if len(differences) > 1 else ""
-    return f"{differences[0]}{more}" if differences else ""
+        elif shape_in_file != published_shape:
+            differences.append(f"{name} is {shape_in_file}, the published one {published_shape}")
+    further = f" and {len(differences) - 1} more shapes differ" if len(differences) > 1 else ""
+    return f"{differences[0]}{further}" if differences else ""
 
 
 def check_record(variant: ModelVariant, record: ModelRecord, folder: Path) -> FileCheck:
@@ -193,10 +194,10 @@ def identify_base(workspace: Workspace, model: str) -> tuple[BaseIdentity, str]:
         check = check_record(catalog.variant(catalog.find_entry(record.family), record.variant), record, folder)
         return check.identity, check.note
     try:
-        ours, theirs = (read_sums(path / catalog.SUMS, "") for path in (catalog.pack_folder(model), folder))
+        packed, in_folder = (read_sums(path / catalog.SUMS, "") for path in (catalog.pack_folder(model), folder))
     except UserError as error:
         return "unknown", f"unknown base: {error.message.rstrip('.')}"
-    if theirs != ours:
+    if in_folder != packed:
         return "unknown", "unknown base: its files are not those of the built-in model"
     return "published", ""
 

@@ -41,14 +41,15 @@ class BaseProbe:
     outcome: ProbeOutcome
     words: str  # the outcome, with what was measured
     languages: tuple[str, ...] = ()
-    seconds: float = 0.0  # that the probe took
+    seconds: float = 0.0  # time that the probe took
     device: str = ""
-    speech_loss: float | None = None  # of recordings, with their own texts
+    # The loss of recordings with their own texts.
+    speech_loss: float | None = None
     speech_chance: float | None = None
     text_loss: float | None = None
     text_chance: float | None = None
     text_contrast: float | None = None  # speech loss with another text less that with the own one
-    entropy: float | None = None  # of the predictions at the generated codes
+    entropy: float | None = None  # entropy of the predictions at the generated codes
     sentences: int = 0
     stops: int = 0
     durations: int = 0
@@ -70,8 +71,9 @@ class ModelRecord:
     requested_revision: str
     files: dict[str, ExpectedFile]
     companions: dict[str, str] = field(default_factory=dict)  # commit by repository, where files came from others too
-    originals: dict[str, ExpectedFile] = field(default_factory=dict)  # as published, of files that were stripped
-    licences: tuple[str, ...] = ()  # that were accepted, by name
+    # The published hashes of files that were stripped.
+    originals: dict[str, ExpectedFile] = field(default_factory=dict)
+    licences: tuple[str, ...] = ()  # names of the accepted licences
     accepted_unknown: tuple[str, ...] = ()  # files that differ from the published ones, and were accepted by name
     probe: BaseProbe | None = None  # None: the model was not probed
 
@@ -80,13 +82,15 @@ class ModelRecord:
 class EarlierTrainingRecord:
     """A training of a model before it was extended again; its rows and adapters are frozen."""
 
-    language: str  # that it added; of several languages the codes with commas between them
+    # The language that it added; several codes are separated by commas.
+    language: str
     source: str  # `run:ID@STEP` or `export:NAME` that it was taken from
-    scope: str  # of its training
-    dataset: str  # of its training
+    scope: str  # scope of its training
+    dataset: str  # dataset of its training
     size: int  # text rows up to and with its own
-    fingerprint: str  # of the front-end that ends with it
-    frozen_hash: str  # of every tensor up to and with its own, see `core.model.prefix.base_tensors`
+    fingerprint: str  # fingerprint of the front-end that ends with it
+    # The hash of every tensor up to and with its own, see `core.model.prefix.base_tensors`.
+    frozen_hash: str
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -105,16 +109,17 @@ class Origin:
 
     family: str
     model: str  # name in the workspace's `models`
-    base_hash: str  # of every tensor of the base language model, see `core.model.prefix.hash_tensors`
+    # The hash of every tensor of the base language model, see `core.model.prefix.hash_tensors`.
+    base_hash: str
     prefix_size: int  # text rows of the base
     size: int  # text rows with the new ones
-    fingerprint: str  # of the extended front-end
+    fingerprint: str  # fingerprint of the extended front-end
     earlier_trainings: tuple[EarlierTrainingRecord, ...] = ()  # since the base, before the last extension
 
     @property
     def earlier_languages(self) -> tuple[str, ...]:
         """The codes of the languages between the base and the new ones."""
-        return tuple(code for one in self.earlier_trainings for code in one.languages)
+        return tuple(code for training in self.earlier_trainings for code in training.languages)
 
     @property
     def first_new_row(self) -> int:
@@ -128,7 +133,7 @@ class ExtensionRecord:
 
     name: str
     tokenizer: str
-    languages: tuple[str, ...]  # that the extension brings
+    languages: tuple[str, ...]  # languages that the extension brings
     initialisation: str
     seed: int
     rows_hash: str
@@ -148,12 +153,13 @@ class CheckpointRecord:
     scope: str
     extension: str
     dataset: str
-    rows_hash: str  # of the untrained rows the run started with
+    rows_hash: str  # hash of the untrained rows the run started with
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
     recogniser: str = ""  # the chosen recogniser that scored the new language
-    recogniser_language: str = ""  # what it calls the language, where that was said
+    # The recogniser's name of the language, if one was given.
+    recogniser_language: str = ""
     text_library: str = ""  # package and version that wrote out numbers of base languages; empty: none, or not stored
     scored: tuple[str, ...] = ()  # texts whose scores selected the best checkpoint; no final score counts them
     imported: str = ""  # the file of a finetune that was trained elsewhere; empty: trained here
@@ -169,15 +175,16 @@ class ExportRecord:
     step: int
     scope: str
     dataset: str
-    languages: tuple[str, ...]  # that the base model does not have
+    languages: tuple[str, ...]  # languages that the base model does not have
     origin: Origin
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
     recordings_cer: dict[str, float]  # the recogniser's own error on original recordings, by language
-    weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
+    # The hash of the base's tensors in this export, if the training changed some.
+    weights_hash: str = ""
     recogniser: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
     recogniser_language: str = ""  # its own name of the language, where one was given
-    text_library: str = ""  # as in `CheckpointRecord`
-    imported: str = ""  # as in `CheckpointRecord`
+    text_library: str = ""  # see `CheckpointRecord`
+    imported: str = ""  # see `CheckpointRecord`
 
 
 def write_record(path: Path, record: ModelRecord | ExtensionRecord | CheckpointRecord | ExportRecord) -> None:
@@ -236,7 +243,8 @@ def read_export_sums(folder: Path) -> dict[str, str]:
 
 def check_export_files(folder: Path) -> None:
     """Raise `UserError` naming the first file that is missing or not what was exported."""
-    if fault := _first_fault(folder, read_export_sums(folder)):
+    fault = _first_fault(folder, read_export_sums(folder))
+    if fault:
         raise UserError(fault, EXPORT_AGAIN_HINT)
 
 

@@ -60,7 +60,8 @@ def read_recording(path: Path, title: str = "") -> ReferenceRecording:
     if peak < _SILENT_PEAK:
         raise UserError(f"The reference recording {name} is silent: its peak is {peak:.5f} of full scale.", _HINT)
 
-    notes = []  # where it can be used, but not at its best
+    # The notes say why a usable recording is not at its best.
+    notes = []
     if whole_s > LONGEST_S:
         notes.append(f"It lasts {whole_s:.0f} s; the first {LONGEST_S:.0f} s are used.")
     elif whole_s < _SHORT_S:
@@ -92,8 +93,8 @@ def save_recording(workspace: Workspace, path: Path, title: str) -> tuple[Path, 
 
 def list_recordings(workspace: Workspace) -> list[Path]:
     """The recordings in the workspace, the newest first."""
-    found = [path for path in workspace.voices.glob("*.wav") if not path.name.startswith(".")]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    recordings = [path for path in workspace.voices.glob("*.wav") if not path.name.startswith(".")]
+    return sorted(recordings, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def reference_clip(clips: Iterable[tuple[str, float]]) -> str:
@@ -129,9 +130,10 @@ def _list_speakers(path: Path) -> Mapping[str, Path]:
             clip = foreign.loads(line)
             if clip["split"] == manifest.HELD_OUT:
                 continue
-            name, one = str(clip["speaker"]), (str(clip["audio"]), float(clip["duration_s"]))
-            seconds[name] = seconds.get(name, 0.0) + one[1]
-            chosen = reference_clip((clips[name], one)) if name in clips else one[0]
-            clips[name] = one if chosen == one[0] else clips[name]
+            name, candidate = str(clip["speaker"]), (str(clip["audio"]), float(clip["duration_s"]))
+            seconds[name] = seconds.get(name, 0.0) + candidate[1]
+            chosen = reference_clip((clips[name], candidate)) if name in clips else candidate[0]
+            clips[name] = candidate if chosen == candidate[0] else clips[name]
+    # The speaker with the most speech comes first.
     order = sorted(clips, key=lambda name: -seconds[name])
     return {name: check_no_link_out(path.parent, clips[name][0]) for name in order}

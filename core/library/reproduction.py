@@ -17,7 +17,8 @@ from config.errors import UserError
 from core.jobs.events import Result
 from core.library.catalog import CATALOG, find_entry
 
-LEAST_SIMILARITY = 0.7  # of a speaker to himself; below, it is no more like him than another person is
+# The similarity of a speaker to himself; below it, the voice is no more like him than another person is.
+LEAST_SIMILARITY = 0.7
 
 
 class Reproduction(StrEnum):
@@ -35,7 +36,7 @@ class ReproductionMeasurements:
     model: str  # name of the base model
     family: str
     clips: int
-    similarity: float  # of the resynthesized clips
+    similarity: float  # similarity of the resynthesized clips
     recordings_similarity: float
     naturalness: float
     recordings_naturalness: float
@@ -99,10 +100,10 @@ class ReproductionMeasurements:
         """What to do about it; empty where nothing must be done."""
         if self.reproduction is not Reproduction.NOT_REPRODUCED:
             return ""
-        others = [entry.title for entry in CATALOG if entry.clones_voices and entry.name != self.family]
+        titles = [entry.title for entry in CATALOG if entry.clones_voices and entry.name != self.family]
         return ("A training teaches it the language, in a voice that is not this one. For this voice choose "
-                f"{' or '.join(others)}, which {'were' if len(others) > 1 else 'was'} made to speak in any voice and "
-                f"{'need' if len(others) > 1 else 'needs'} a GPU to train; or go on with it as a trial.")
+                f"{' or '.join(titles)}, which {'were' if len(titles) > 1 else 'was'} made to speak in any voice and "
+                f"{'need' if len(titles) > 1 else 'needs'} a GPU to train; or go on with it as a trial.")
 
 
 def _title(family: str) -> str:

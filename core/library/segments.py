@@ -38,10 +38,10 @@ class SegmentClip:
 
     id: str
     audio: str  # relative to the folder
-    begin_s: float  # in `audio`
+    begin_s: float  # seconds in `audio`
     end_s: float
     recording: str  # its name in the source
-    from_s: float  # in the recording
+    from_s: float  # seconds in the recording
     to_s: float
     speaker: str = ""
     in_speech: bool = False  # cut where there is no pause
@@ -61,15 +61,16 @@ class SegmentsCard:
     name: str
     language: str
     source: str
-    made: str  # `cut`, or `aligned` with a text that was there
+    # `cut`, or `aligned` with an existing text.
+    made: str
     settings: dict[str, object]
     recordings: int
     clips: int
-    duration_s: float  # of all clips
-    recorded_s: float  # of all recordings
+    duration_s: float  # length of all clips
+    recorded_s: float  # length of all recordings
     texts: int = 0
     doubtful: int = 0
-    recogniser: str = ""  # that found or aligned the texts
+    recogniser: str = ""  # recogniser that found or aligned the texts
 
 
 @dataclass(frozen=True)
@@ -132,14 +133,15 @@ def _record(kind: type[Record], values: object) -> Record:
     """
     if not isinstance(values, dict):
         raise ValueError("it holds no names with values")
-    known = {one.name: one for one in fields(kind)}
-    if unknown := [name for name in values if name not in known]:
+    fields_by_name = {kind_field.name: kind_field for kind_field in fields(kind)}
+    unknown = [name for name in values if name not in fields_by_name]
+    if unknown:
         raise ValueError(f"it has the unknown name {unknown[0]!r:.40}")
-    for name, one in known.items():
-        if name not in values and one.default is MISSING:
+    for name, item in fields_by_name.items():
+        if name not in values and item.default is MISSING:
             raise ValueError(f"it lacks {name}")
-        value = values.get(name, one.default)
-        fits = isinstance(value, _TYPES[str(one.type)]) and isinstance(value, bool) == (one.type == "bool")
+        value = values.get(name, item.default)
+        fits = isinstance(value, _TYPES[str(item.type)]) and isinstance(value, bool) == (item.type == "bool")
         if not fits or (isinstance(value, int | float) and not 0 <= value < _MOST):
             raise ValueError(f"{name} is {value!r:.40}")
     return kind(**values)
@@ -148,16 +150,17 @@ def _record(kind: type[Record], values: object) -> Record:
 def damaged_segments(workspace: Workspace) -> dict[str, str]:
     """As `model_info.damaged_models`, of segments: their card, their clips and the table of those with a text."""
     def read(name: str) -> None:
-        found = Segments.load(workspace.segments / name)
-        for path in (PIECES, *((TABLE,) if found.card.texts else ())):
-            check_table(found.folder / path)
+        loaded = Segments.load(workspace.segments / name)
+        for path in (PIECES, *((TABLE,) if loaded.card.texts else ())):
+            check_table(loaded.folder / path)
 
     return model_info.find_damaged(workspace.list_segments(), read)
 
 
 def check_table(path: Path) -> None:
     """Raise `UserError` where the clips in `path` cannot be read; it is read once for each of its states."""
-    if fault := _table_fault(path):
+    fault = _table_fault(path)
+    if fault:
         raise UserError(fault, _AGAIN)
 
 

@@ -104,7 +104,7 @@ class Subject:
     reference: str
     certificate: Path
     root: Path  # paths of its files are relative to it
-    folder: Path  # that holds its files
+    folder: Path  # folder that holds its files
     base: Path | None = None
 
     @classmethod
@@ -183,13 +183,13 @@ def verify(workspace: Workspace, reference: str, hash_one: HashFile = hash_file)
 
     `hash_one` gives the SHA-256 of a file: the default reads it, `HashCache` only if it changed.
     """
-    found = catalog.resolve(workspace, catalog.require_run_or_export(reference))
-    if found.kind == "export":
-        return verify_export(workspace, found.folder, hash_one)
-    result = verify_run(workspace, workspace.run(found.name), hash_one)
-    if result.proof.step != found.step:
+    model = catalog.resolve(workspace, catalog.require_run_or_export(reference))
+    if model.kind == "export":
+        return verify_export(workspace, model.folder, hash_one)
+    result = verify_run(workspace, workspace.run(model.name), hash_one)
+    if result.proof.step != model.step:
         return dataclasses.replace(result, outcome=Outcome.OTHER_FILES, reason=(
-            f"It is of step {result.proof.step}, and {reference} refers to step {found.step}."))
+            f"It is of step {result.proof.step}, and {reference} refers to step {model.step}."))
     return result
 
 
@@ -197,14 +197,15 @@ def spoken_note(workspace: Workspace, reference: str) -> str:
     """A sentence about the certificate of a model that speaks, for a warning; empty if it passed or has none yet."""
     if reference.partition(":")[0] not in ("run", "export"):
         return ""
-    found = catalog.resolve(workspace, reference)
-    folder = found.folder if found.kind == "export" else workspace.run(found.name)
+    model = catalog.resolve(workspace, reference)
+    folder = model.folder if model.kind == "export" else workspace.run(model.name)
     try:
         proof = certificate.read(folder / CERTIFICATE)
     except UserError as error:
-        return "" if found.kind == "run" and not (folder / CERTIFICATE).exists() else error.message
-    if found.kind == "run" and proof.step != found.step:
-        return ""  # this checkpoint is not certified yet
+        return "" if model.kind == "run" and not (folder / CERTIFICATE).exists() else error.message
+    if model.kind == "run" and proof.step != model.step:
+        # This checkpoint is not certified yet.
+        return ""
     result = verify(workspace, reference, hash_cache(workspace))
     return "" if result.outcome is Outcome.PASSED else result.describe()
 
@@ -230,16 +231,19 @@ def verify_proof(workspace: Workspace, subject: Subject, proof: Certificate,
     if not proof.files:
         return result(Outcome.INCOMPLETE, "It lists no files: it was computed by an older version, or its list was "
                                           "removed.")
-    if fault := _other_subject(subject, proof) or _differing_files(subject, proof, hash_one):
+    fault = _other_subject(subject, proof) or _differing_files(subject, proof, hash_one)
+    if fault:
         return result(Outcome.OTHER_FILES, fault)
-    if failed := proof.failed():
+    failed = proof.failed()
+    if failed:
         return result(Outcome.FAILED, f"Failed checks: {', '.join(failed)}.")
-    if fault := _incomplete(proof):
+    fault = _incomplete(proof)
+    if fault:
         return result(Outcome.INCOMPLETE, fault)
-    missing = "" if _has_base(subject) else f"Its base model {proof.model!r} is not in this workspace."
+    fault_of_base = "" if _has_base(subject) else f"Its base model {proof.model!r} is not in this workspace."
     if not is_own(workspace, proof):
-        return result(Outcome.SENDER, f"No job of this workspace computed it. {missing}".strip())
-    return result(Outcome.OTHER_FILES, missing) if missing else result(Outcome.PASSED)
+        return result(Outcome.SENDER, f"No job of this workspace computed it. {fault_of_base}".strip())
+    return result(Outcome.OTHER_FILES, fault_of_base) if fault_of_base else result(Outcome.PASSED)
 
 
 def _has_base(subject: Subject) -> bool:
@@ -257,6 +261,8 @@ def _other_subject(subject: Subject, proof: Certificate) -> str:
             else records.read_export_record(subject.folder))
     except UserError as error:
         return error.message
+
+    # The certificate and the record beside the files must agree on everything that both state.
     stated = (proof.run, proof.step, proof.scope, proof.model, proof.base_hash, proof.fingerprint)
     origin = record.origin
     recorded = (record.run, record.step, record.scope, origin.model, origin.base_hash, origin.fingerprint)
@@ -276,22 +282,26 @@ def _differing_files(subject: Subject, proof: Certificate, hash_one: HashFile) -
             return error.message
         if certified.setdefault((file.path, file.of_base), file) is not file:
             return f"It lists {file.path} twice."
+
     try:
-        there = list_files(subject)
+        present = list_files(subject)
     except UserError as error:
         return error.message
+
     if not _has_base(subject):
         certified = {key: file for key, file in certified.items() if not key[1]}
-    faults = [f"{name} is missing" for name, of_base in certified if (name, of_base) not in there]
-    faults += [f"{name} is new" for name, of_base in there if (name, of_base) not in certified
+    faults = [f"{name} is missing" for name, of_base in certified if (name, of_base) not in present]
+    faults += [f"{name} is new" for name, of_base in present if (name, of_base) not in certified
                and PurePosixPath(name).suffix.lower() not in _NO_MODEL_SUFFIXES]
-    if not faults:  # hashing takes seconds
+    # Hashing takes seconds, so it is left out once a name is wrong.
+    if not faults:
         faults = [f"{name} differs" for (name, _), file in certified.items()
-                  if not _is_same(there[name, file.of_base], file, hash_one)]
+                  if not _is_same(present[name, file.of_base], file, hash_one)]
+
     if not faults:
         return ""
-    more = f" and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
-    return f"These are not the files that it was computed from: {', '.join(faults[:_MOST_NAMED])}{more}."
+    further = f" and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
+    return f"These are not the files that it was computed from: {', '.join(faults[:_MOST_NAMED])}{further}."
 
 
 def _is_same(path: Path, file: CertifiedFile, hash_one: HashFile) -> bool:
@@ -304,10 +314,12 @@ def _is_same(path: Path, file: CertifiedFile, hash_one: HashFile) -> bool:
 def _incomplete(proof: Certificate) -> str:
     """A sentence about the checks that are missing; empty if none is."""
     names = [check.name for check in proof.checks]
-    wanted = dict.fromkeys((*required_checks(proof), *proof.required_checks))
-    if missing := [name for name in wanted if name not in names]:
-        return f"It has no result for {', '.join(missing)}."
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
+    required = dict.fromkeys((*required_checks(proof), *proof.required_checks))
+    without_result = [name for name in required if name not in names]
+    if without_result:
+        return f"It has no result for {', '.join(without_result)}."
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
         return f"It has several results for {', '.join(doubled)}."
     if proof.kind != "restored" and not proof.complete:
         return f"Its error rates are {certificate.NOT_PROVEN_YET}."
@@ -318,16 +330,20 @@ def _incomplete(proof: Certificate) -> str:
 
 def _plain_files(folder: Path, is_wanted: Callable[[str], bool], *, links: bool = False) -> Iterator[Path]:
     """The wanted files below `folder`; `UserError` for a device, too many files, and a link unless `links` are read."""
-    waiting, visited, count = [folder], set[str](), 0
-    while waiting:
-        place = waiting.pop()
-        if (real := os.path.realpath(place)) in visited:  # links in a circle
+    pending, visited, count = [folder], set[str](), 0
+    while pending:
+        place = pending.pop()
+        # Links may lead in a circle.
+        real = os.path.realpath(place)
+        if real in visited:
             continue
         visited.add(real)
+
         try:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError as error:
             raise UserError(f"{place} cannot be listed: {error.strerror}.") from error
+
         for entry in entries:
             path = Path(entry.path)
             if entry.name in _OF_OTHER_PROGRAMS or not is_wanted(path.relative_to(folder).as_posix()):
@@ -335,7 +351,7 @@ def _plain_files(folder: Path, is_wanted: Callable[[str], bool], *, links: bool 
             if entry.is_symlink() and not links:
                 raise UserError(f"{path} is a link.")
             if entry.is_dir():
-                waiting.append(path)
+                pending.append(path)
                 continue
             count += 1
             if not entry.is_file() or count > certificate.MOST_FILES:
@@ -379,14 +395,15 @@ class HashCache:
 
     def at_most(self, size: int) -> HashFile:
         """The same function for one verification; it raises `NotHashed` instead of reading more than `size` bytes."""
-        left = size
+        remaining = size
 
         def hash_one(path: Path) -> str:
-            nonlocal left
-            if digest := self._known(path):
+            nonlocal remaining
+            digest = self._known(path)
+            if digest:
                 return digest
-            left -= path.stat().st_size
-            if left < 0:
+            remaining -= path.stat().st_size
+            if remaining < 0:
                 raise NotHashed(path)
             return self._read(path)
 
@@ -401,11 +418,12 @@ class HashCache:
     def _read(self, path: Path) -> str:
         began = time.time()
         with open(path, "rb") as file:
-            before = os.fstat(file.fileno())
+            status_before = os.fstat(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())
+        # A file that changed within the resolution of its times could change again under the same stamp.
         is_settled = began - max(after.st_mtime, after.st_ctime) > _NEW_FILE_S
-        if is_settled and _stamp(before) == _stamp(after):
+        if is_settled and _stamp(status_before) == _stamp(after):
             self._store(_stamp(after), digest)
         return digest
 

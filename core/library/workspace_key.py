@@ -31,8 +31,8 @@ def sign(workspace: Workspace, purpose: str, content: bytes) -> str:
 def is_signed(workspace: Workspace, purpose: str, content: bytes, signature: str) -> bool:
     """Whether this workspace signed `content` for this `purpose`; without a key it signed nothing."""
     key = _read(workspace)
-    given = signature.encode("utf-8", "replace")
-    return key is not None and hmac.compare_digest(_signature(key, purpose, content).encode(), given)
+    signature_bytes = signature.encode("utf-8", "replace")
+    return key is not None and hmac.compare_digest(_signature(key, purpose, content).encode(), signature_bytes)
 
 
 def _signature(key: bytes, purpose: str, content: bytes) -> str:
@@ -53,7 +53,8 @@ def _read(workspace: Workspace) -> bytes | None:
         if not stat.S_ISREG(status.st_mode) or status.st_size != _KEY_BYTES:
             raise _refusal(workspace, f"it is no plain file of {_KEY_BYTES} bytes")
         if status.st_mode & 0o077:
-            with suppress(OSError):  # some file systems have no modes
+            # Some file systems have no modes.
+            with suppress(OSError):
                 os.fchmod(descriptor, 0o600)
         return os.read(descriptor, _KEY_BYTES)
     finally:
@@ -64,11 +65,13 @@ def _create(workspace: Workspace) -> bytes:
     """Write a new key, whole or not at all; of two processes at once both get the key of the first."""
     path = workspace.path / WORKSPACE_KEY
     temporary = path.with_name(f".{WORKSPACE_KEY}-{secrets.token_hex(4)}")
+
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
+        # A hard link fails if another process was first; a rename would replace its key.
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -82,6 +85,7 @@ def _create(workspace: Workspace) -> bytes:
         raise _refusal(workspace, error.strerror or str(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
     key = _read(workspace)
     assert key is not None
     return key

@@ -50,16 +50,18 @@ SENTENCES: Mapping[str, tuple[str, str, str]] = {
 }
 """Three short sentences in each language that can be probed; two languages are, in this order."""
 _LANGUAGES = 2
-_RECORDINGS = 5  # of each language that ships with recordings
+_RECORDINGS = 5  # recordings of each language that ships with recordings
 # Of the built-in model, whose chance is 8.05 nats a code: healthy 2.82, noise of five widths 8.05 to 5,452, rows in
 # another order 7.40, rows of noise 4.52 and 6.24. The own text helps by 6.99 nats, beside rows of noise by 0.10.
 _CHANCE = 0.95  # share of the loss of equal probabilities from which a loss is that of noise
 _TEXT_CHANCE = 0.9  # the same of a text loss
 _CONTRAST = 0.02  # nats a code by which the own text must help, at the upper end of its interval
 _CONTRAST_WITHOUT_TEXT = 0.3  # its mean, where text is predicted no better than chance
-_SECONDS_A_LETTER = (0.025, 0.25)  # of speech; a Chinese character takes as long as three letters
+# Seconds of speech a letter; a Chinese character takes as long as three letters.
+_SECONDS_A_LETTER = (0.025, 0.25)
 _QUIETEST_DBFS = -55.0
-_LONGEST_S = 600.0  # of synthesis on this CPU; longer ones are not started
+# Seconds of synthesis on this CPU; longer ones are not started.
+_LONGEST_S = 600.0
 _TIMED_CODES = 3
 _FLOW_STEPS = 4  # enough for a level
 _MEMORY = 1.3  # times the largest file
@@ -91,10 +93,13 @@ def _probe(workspace: Workspace, name: str, reporter: Reporter) -> BaseProbe:
     folder = workspace.model(name)
     family = family_named(catalog.family_of(workspace, name))
     front_end = family.load_front_end(folder)
+
+    # A model that does not fit into the memory is not probed, rather than ended by the system.
     largest = max(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     free = machine.free_memory()
     if free is not None and free < _MEMORY * largest:
         return _not_probed(f"{size_text(free)} of memory are free, and {size_text(_MEMORY * largest)} are needed")
+
     languages = [code for code in SENTENCES
                  if code in front_end.base_languages and not front_end.unready(code)][:_LANGUAGES]
     if not languages:
@@ -113,7 +118,8 @@ def _probe(workspace: Workspace, name: str, reporter: Reporter) -> BaseProbe:
     measured = BaseProbe("not probed", "", tuple(languages), speech_loss=_rounded(check.speech_loss),
                          speech_chance=_rounded(check.speech_chance), text_loss=_rounded(check.text_loss),
                          text_chance=_rounded(check.text_chance), text_contrast=_rounded(check.contrast))
-    if fault := _language_model_fault(check):
+    fault = _language_model_fault(check)
+    if fault:
         return replace(measured, outcome="broken", words=f"broken: {fault}")
 
     _report(reporter, 2, "sentences")
@@ -124,8 +130,8 @@ def _not_probed(reason: str) -> BaseProbe:
     return BaseProbe("not probed", f"not probed: {reason}")
 
 
-def _report(reporter: Reporter, done: int, note: str) -> None:
-    reporter.emit(Progress(done, 4, "probe steps", note))
+def _report(reporter: Reporter, step: int, note: str) -> None:
+    reporter.emit(Progress(step, 4, "probe steps", note))
     check_stop(reporter, "Stopped before the model was probed; its files are whole.")
 
 
@@ -136,12 +142,13 @@ def _rounded(value: float | None) -> float | None:
 def _encode_recordings(family: Family, folder: Path, front_end: FrontEnd) -> list[Utterance]:
     """Recordings that ship with Lisan, in those languages of the model that there are any of."""
     pack, clips = catalog.pack_folder("tiny"), list[Utterance]()
-    found = [(language, text, path) for language in ("en", "fr") if language in front_end.base_languages
-             for text, path in family_named("tiny").held_out_recordings(pack, language)[:_RECORDINGS]]
-    if not found:
+    texts_and_paths = [(language, text, path) for language in ("en", "fr") if language in front_end.base_languages
+                       for text, path in family_named("tiny").held_out_recordings(pack, language)[:_RECORDINGS]]
+    if not texts_and_paths:
         return []
+
     extractor = family.load_extractor(folder, torch.device("cpu"))
-    for number, (language, text, path) in enumerate(found):
+    for number, (language, text, path) in enumerate(texts_and_paths):
         waveform, sample_rate = audio.read(path)
         features = extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate))
         clips.append(make_utterance(f"{language}-{number}", text, language, language, features, front_end))
@@ -150,7 +157,8 @@ def _encode_recordings(family: Family, folder: Path, front_end: FrontEnd) -> lis
 
 def _find_voice(family: Family, folder: Path) -> Voice:
     """The model's own voice, else that of a recording that ships with Lisan."""
-    if voices := family.load_voices(folder):
+    voices = family.load_voices(folder)
+    if voices:
         return next(iter(voices.values()))
     recording = next(iter(sorted((catalog.pack_folder("tiny") / "voices").glob("*.ogg"))))
     waveform, sample_rate = audio.read(recording)
@@ -162,15 +170,17 @@ def _check_language_model(base: TTSModel, recordings: Sequence[Utterance], langu
                           voice: Voice) -> _LanguageModelCheck:
     samples = replay.probes(recordings, base.lm) or _spoken_samples(base, languages, voice)
     logits = base.lm.probe(samples[0].sample)
-    own = [base.lm.losses([item.sample], LossOptions()) for item in samples]
-    text_loss = _mean_loss([(float(loss.text_sum), loss.text_count) for loss in own])
+    matched = [base.lm.losses([item.sample], LossOptions()) for item in samples]
+    text_loss = _mean_loss([(float(loss.text_sum), loss.text_count) for loss in matched])
     speech = contrasts = None
+
+    # The text contrast is the loss with the text of another recording, minus that with its own.
     if recordings:
-        speech = [float(loss.speech_sum) / loss.speech_count for loss in own]
-        others = [base.lm.losses([replace(item.sample, text_ids=_other_text(item, samples))], LossOptions())
-                  for item in samples]
+        speech = [float(loss.speech_sum) / loss.speech_count for loss in matched]
+        mismatched = [base.lm.losses([replace(item.sample, text_ids=_other_text(item, samples))], LossOptions())
+                      for item in samples]
         contrasts = [float(other.speech_sum) / other.speech_count - loss
-                     for loss, other in zip(speech, others, strict=True)]
+                     for loss, other in zip(speech, mismatched, strict=True)]
     return _LanguageModelCheck(
         fmean(speech) if speech else None, math.log(logits.speech_logits.shape[1]), text_loss,
         math.log(logits.text_logits.shape[1]), fmean(contrasts) if contrasts else None,
@@ -195,8 +205,9 @@ def _sample(base: TTSModel, text_ids: np.ndarray, features: Features) -> Sample:
 
 def _other_text(item: ProbeSample, samples: Sequence[ProbeSample]) -> np.ndarray:
     """The text of another recording of the language, the one whose length is nearest."""
-    others = [other.sample.text_ids for other in samples if other.language == item.language and other.text != item.text]
-    return min(others, key=lambda ids: abs(len(ids) - len(item.sample.text_ids)))
+    other_texts = [other.sample.text_ids for other in samples
+                   if other.language == item.language and other.text != item.text]
+    return min(other_texts, key=lambda ids: abs(len(ids) - len(item.sample.text_ids)))
 
 
 def _language_model_fault(check: _LanguageModelCheck) -> str:
@@ -204,13 +215,17 @@ def _language_model_fault(check: _LanguageModelCheck) -> str:
     text = f"{check.text_loss:.2f} nats a text id, chance {check.text_chance:.2f}"
     if not math.isfinite(check.text_loss) or (check.speech_loss is not None and not math.isfinite(check.speech_loss)):
         return f"noise. Its predictions are no numbers ({text})."
+
     text_at_chance = check.text_loss >= _TEXT_CHANCE * check.text_chance
     if check.speech_loss is None:
         return f"noise. It predicts text no better than chance ({text})." if text_at_chance else ""
+
+    # With recordings, the loss of their codes decides first.
     speech = f"{check.speech_loss:.2f} nats a code, chance {check.speech_chance:.2f}"
     if check.speech_loss >= _CHANCE * check.speech_chance:
         also = f", nor text ({text})" if text_at_chance else ""
         return f"noise. It predicts the codes of recorded speech no better than chance ({speech}){also}."
+
     assert check.contrast is not None
     assert check.highest_contrast is not None
     if check.highest_contrast < _CONTRAST or (text_at_chance and check.contrast < _CONTRAST_WITHOUT_TEXT):
@@ -226,11 +241,15 @@ def _speak(base: TTSModel, languages: Sequence[str], voice: Voice, measured: Bas
     texts = [(language, text) for language in languages for text in SENTENCES[language]]
     text_ids = [base.front_end.encode(text, language) for language, text in texts]
     prepared, sampling = base.lm.prepare(voice), replace(base.sampling, seed=0)
-    known = _loss_words(measured)
+    losses = _loss_words(measured)
+
+    # Sentences that would take too long on this CPU are not synthesized.
     expected_s = _seconds_to_speak(base, text_ids, [text for _, text in texts], voice, measured)
     if expected_s > _LONGEST_S:
-        return replace(measured, words=f"not probed: the language model predicts speech ({known}), but no sentence was "
-                                       f"synthesized, which would take {duration_text(expected_s)} on this CPU")
+        return replace(measured, words=f"not probed: the language model predicts speech ({losses}), but no sentence "
+                                       f"was synthesized, which would take {duration_text(expected_s)} on this CPU")
+
+    # All sentences share one batch, which is faster than one after the other.
     generated = base.generate(text_ids, [language for language, _ in texts], [prepared] * len(texts), sampling)
     base.lm.free_buffers()
     entropy = _entropy(base, text_ids, generated, voice)
@@ -238,15 +257,19 @@ def _speak(base: TTSModel, languages: Sequence[str], voice: Voice, measured: Bas
     _report(reporter, 3, "sound")
     vocoder = base.family.load_vocoder(base.base_folder, torch.device("cpu"))
     chosen = [number for number in range(0, len(texts), len(SENTENCES["en"])) if len(generated[number].codes)]
+    # One sentence of each language tells whether the sound is silence.
     levels, code_s = _levels(base.family, vocoder, [generated[number] for number in chosen], voice)
-    durations = [_is_speech_duration(text, len(one.codes) * code_s, language)
-                 for (language, text), one in zip(texts, generated, strict=True)]
+    durations = [_is_speech_duration(text, len(sound.codes) * code_s, language)
+                 for (language, text), sound in zip(texts, generated, strict=True)]
     probe = replace(measured, entropy=_rounded(entropy), sentences=len(texts),
-                    stops=sum(one.finish_reason == "stop" for one in generated), durations=sum(durations),
+                    stops=sum(sound.finish_reason == "stop" for sound in generated), durations=sum(durations),
                     decoded=len(chosen), levels=sum(level > _QUIETEST_DBFS for level in levels))
-    facts = (f"{known}; {probe.stops} of {probe.sentences} sentences ({', '.join(languages)}) end, {probe.durations} "
+
+    # The facts are named in each outcome, so that a person can judge the thresholds.
+    facts = (f"{losses}; {probe.stops} of {probe.sentences} sentences ({', '.join(languages)}) end, {probe.durations} "
              f"have the duration of speech, {probe.levels} of {probe.decoded} decoded ones its level; entropy of the "
              f"codes {entropy:.2f} nats")
+
     counted = (("its sentences do not end", probe.stops, probe.sentences),
                ("its sentences are too short or too long", probe.durations, probe.sentences),
                ("its sound is silence", probe.levels, probe.decoded))
@@ -269,17 +292,18 @@ def _seconds_to_speak(base: TTSModel, text_ids: Sequence[np.ndarray], texts: Seq
                       measured: BaseProbe) -> float:
     """About how long this CPU takes for the codes of all sentences together, from a few codes of one."""
     codes, start = 0, time.monotonic()
-    first = start
+    first_code = start
     for chunk in base.lm.stream(text_ids[0], voice, replace(base.sampling, seed=0)):
         if isinstance(chunk, Generated):
             break
         codes += len(chunk)
-        if first == start:
-            first, codes = time.monotonic(), 0  # the text itself was read until now
+        if first_code == start:
+            # The text itself was read until now.
+            first_code, codes = time.monotonic(), 0
         elif codes >= _TIMED_CODES:
             break
     base.lm.free_buffers()
-    code_s = (time.monotonic() - first) / max(1, codes)
+    code_s = (time.monotonic() - first_code) / max(1, codes)
     longest_s = max(len(text) for text in texts) * sum(_SECONDS_A_LETTER) / 2
     return code_s * longest_s * catalog.find_entry(base.family.name).codes_per_second * 2  # a batch costs more
 
@@ -287,9 +311,9 @@ def _seconds_to_speak(base: TTSModel, text_ids: Sequence[np.ndarray], texts: Seq
 def _entropy(base: TTSModel, text_ids: Sequence[np.ndarray], generated: Sequence[Generated], voice: Voice) -> float:
     """Mean entropy of the predictions at the generated codes, nats; 0 without codes."""
     values = []
-    for ids, one in zip(text_ids, generated, strict=True):
-        if len(one.codes):
-            sample = _sample(base, ids, Features(one.codes, voice.conditioning))
+    for ids, speech in zip(text_ids, generated, strict=True):
+        if len(speech.codes):
+            sample = _sample(base, ids, Features(speech.codes, voice.conditioning))
             predictions = base.lm.probe(sample).speech_logits.float().log_softmax(-1)
             values.append(float(-(predictions.exp() * predictions.clamp(min=-100)).sum(-1).mean()))
     return fmean(values) if values else 0.0
@@ -300,11 +324,11 @@ def _levels(family: Family, vocoder: Vocoder, generated: Sequence[Generated],
     """RMS levels in dBFS of the sound of some codes, and the seconds of a code."""
     steps = _FLOW_STEPS if "flow_steps" in family.sound_options else None
     levels, seconds, codes = [], 0.0, 0
-    for one in generated:
-        waveform = vocoder.decode(one.codes, voice, VocoderOptions(steps, watermark=False), one.hidden_states).float()
+    for item in generated:
+        waveform = vocoder.decode(item.codes, voice, VocoderOptions(steps, watermark=False), item.hidden_states).float()
         power = float(waveform.double().square().mean()) if len(waveform) else 0.0
         levels.append(10 * math.log10(max(power, 1e-12)) if math.isfinite(power) else -math.inf)
-        seconds, codes = seconds + len(waveform) / vocoder.sample_rate, codes + len(one.codes)
+        seconds, codes = seconds + len(waveform) / vocoder.sample_rate, codes + len(item.codes)
     return levels, seconds / max(1, codes)
 
 

@@ -83,12 +83,14 @@ class CertificateInputs:
     record: CheckpointRecord
     probes: list[ProbeSample]
     evaluator: SpeechEvaluator
-    sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]  # by language, with the model to compare with
-    missing: Mapping[str, list[str]]  # by reason the languages that cannot be scored
+    # Sentences by language, with the model to compare with.
+    sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]
+    missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
     score_cache: ScoreCache
     input_hash: str = ""
     base_files: tuple[BaseIdentity, str] = ("not compared", "")  # see `Certificate`, with the note
-    codec_check: CertificateCheck | None = None  # of an export; a checkpoint uses the base's own files
+    # The check of an export; a checkpoint uses the base's own files.
+    codec_check: CertificateCheck | None = None
 
     @property
     def size(self) -> int:
@@ -112,6 +114,8 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     work = CertificateProgress(progress)
     unchanged = inputs.probed
     work.plan(compared=len(inputs.probes), **_sentence_counts(inputs, unchanged))
+
+    # The files are compared first, because that decides which error rates can be reused.
     record = inputs.record
     actual = inputs.finetuned.front_end.fingerprint
     with compute.deterministic():
@@ -119,13 +123,18 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
     codec_check = inputs.codec_check or base_codec_check(inputs.base.base_folder)
     languages_check = base_languages_check(inputs.base, inputs.probes)
+
+    # If a check failed, no error rate of the base is reused, and the work is planned again.
     if not all(check.result == "passed" for check in proofs):
         work.plan(**_sentence_counts(inputs, unchanged, -1))
         work.plan(**_sentence_counts(inputs, unchanged := set()))
+
+    # Speech is synthesized last: it takes most of the time.
     errors, reused = _language_errors(inputs, unchanged, work)
     rates = [f"{item.language} {item.after:.1%}{SELECTION_NOTE if item.used_for_selection else ''}"
              for item in errors if item.after is not None]
     rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()] + reused
+
     checks = (
         *proofs,
         languages_check,
@@ -134,6 +143,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
         CertificateCheck(certificate.ERROR_RATES, "measured" if errors else "not proven", "", "; ".join(rates),
                          "Character error rate of held-out sentences synthesized by the finetuned model."),
     )
+
     return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
                        record.extension, inputs.base.base_hash, actual, time.time(), checks, tuple(errors),
                        inputs.input_hash, inputs.finetuned.new_languages, *inputs.base_files)
@@ -162,10 +172,11 @@ def load_export_inputs(workspace: Workspace, folder: Path, device: torch.device,
     finetuned = load_export(folder, device)
     base = model_before(workspace, export.origin, folder, device)
     if export.scope == "full":
-        before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
-        tables = set(base.lm.text_tables)  # their rows of the base are frozen in every scope
-        changed = [name for name, value in before.items()
-                   if name not in tables and name in after and not torch.equal(value, after[name])]
+        originals, exported = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
+        # The base's rows of the text tables are frozen in every scope.
+        tables = set(base.lm.text_tables)
+        changed = [name for name, value in originals.items()
+                   if name not in tables and name in exported and not torch.equal(value, exported[name])]
         finetuned = replace(finetuned, changed=tuple(changed))
     record = CheckpointRecord(export.run, export.step, export.scope, "", export.dataset, "", "", export.origin,
                               recogniser=export.recogniser, recogniser_language=export.recogniser_language,
@@ -188,9 +199,9 @@ def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sen
     subject = verification.Subject.of_checkpoint(workspace, folder, record)
     files = verification.certified_files(subject)
     inputs = load_certificate_inputs(workspace, folder, device, sentences, warn=warn)
-    made = compute_certificate(inputs, progress)
+    proof = compute_certificate(inputs, progress)
     verification.check_unchanged(subject, files)
-    return verification.bind(workspace, made, files)
+    return verification.bind(workspace, proof, files)
 
 
 def certify_export(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
@@ -198,11 +209,11 @@ def certify_export(workspace: Workspace, folder: Path, device: torch.device, sen
                    warn: Callable[[str], None] = _drop_warning) -> Certificate:
     """Compute the certificate of the export in `folder` alone; the caller binds it to the files."""
     inputs = load_export_inputs(workspace, folder, device, sentences, warn)
-    made = compute_certificate(inputs, progress)
-    checks = made.checks
+    proof = compute_certificate(inputs, progress)
+    checks = proof.checks
     if inputs.finetuned.adapters is not None:
         checks = (*checks, merged_check(inputs.finetuned, folder))
-    return replace(made, kind="recomputed", extension="", input_hash="", checks=checks)
+    return replace(proof, kind="recomputed", extension="", input_hash="", checks=checks)
 
 
 @torch.inference_mode()
@@ -223,7 +234,8 @@ def merged_check(model: TTSModel, folder: Path) -> CertificateCheck:
     return CertificateCheck("merged_reloads", _passed(not differing), expected, actual, text)
 
 
-_MERGED_BOUND = 1e-4  # of a tensor's largest value: another machine rounds products otherwise
+# The bound relative to a tensor's largest value: another machine rounds products otherwise.
+_MERGED_BOUND = 1e-4
 
 
 def certify_model(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
@@ -276,10 +288,11 @@ def probe_note(base: TTSModel) -> str:
     return "; over generated codes and conditioning, because the model comes without clips and without a voice"
 
 
-def equal_logits(before: SampleLogits, after: SampleLogits) -> bool:
-    """Whether the logits are bit-identical, over the text ids that `before` has."""
-    old_text = after.text_logits[:, :before.text_logits.shape[1]]
-    return torch.equal(before.text_logits, old_text) and torch.equal(before.speech_logits, after.speech_logits)
+def equal_logits(base_logits: SampleLogits, logits: SampleLogits) -> bool:
+    """Whether the logits are bit-identical, over the text ids that `base_logits` has."""
+    old_text = logits.text_logits[:, :base_logits.text_logits.shape[1]]
+    return (torch.equal(base_logits.text_logits, old_text)
+            and torch.equal(base_logits.speech_logits, logits.speech_logits))
 
 
 def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord, count: int,
@@ -289,8 +302,10 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     if record.dataset in workspace.list_datasets():
         recording = evaluation.training_recording(manifest.load(workspace.dataset(record.dataset)))
     evaluator = SpeechEvaluator.of(base, recogniser, recording, watermark=False)
-    found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
-    missing: dict[str, list[str]] = {}
+    scorable: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
+    skipped: dict[str, list[str]] = {}
+
+    # A language that cannot be scored is listed with the reason.
     untrained: TTSModel | None = None
     for language in finetuned.front_end.languages:
         try:
@@ -303,15 +318,19 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             if (new := language not in base.front_end.languages) and untrained is None:  # loaded only if needed
                 untrained = load_extension(workspace, record.extension, base.device)
         except UserError as error:
-            missing.setdefault(error.message, []).append(language)
+            skipped.setdefault(error.message, []).append(language)
             continue
-        found[language] = untrained if new and untrained else base, evaluation.spread_evenly(sentences, count)
+        scorable[language] = untrained if new and untrained else base, evaluation.spread_evenly(sentences, count)
+
     probes = [*base_probes(base), *earlier_language_probes(workspace, base)]
+
+    # Scores are cached under everything that they depend on.
     values = [_SCORES_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
     score_cache = ScoreCache(workspace.cache / certificate.FOLDER, _hash(values))
-    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, score_cache,
+
+    return CertificateInputs(base, finetuned, record, probes, evaluator, scorable, skipped, score_cache,
                              base_files=published.identify_base(workspace, base.name))
 
 
@@ -336,10 +355,12 @@ def _held_out_sentences(workspace: Workspace, base: TTSModel, finetuned: TTSMode
     extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != record.rows_hash:
         raise UserError("the extension was replaced since")
+
+    # Sentences that selected the checkpoint would flatter it.
     verbalize = finetuned.front_end.verbalize
     sentences = [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
                  for clip in dataset.split(HELD_OUT, language)]
-    return [one for one in sentences if one.text not in record.scored] or sentences
+    return [sentence for sentence in sentences if sentence.text not in record.scored] or sentences
 
 
 def _and_earlier_languages(base: TTSModel) -> str:
@@ -360,6 +381,7 @@ _OWN_FOLDERS = (f"{records.ADAPTER}/", f"{records.EARLIER_TRAININGS}/", "samples
 
 def base_codec_check(folder: Path) -> CertificateCheck:
     """Whether the files of the base model in `folder` are those that its record or its list of hashes names."""
+
     record, files = records.read_model_record(folder), dict[str, ExpectedFile]()
     if record is not None:
         files = record.files
@@ -368,14 +390,18 @@ def base_codec_check(folder: Path) -> CertificateCheck:
     if not files:
         return CertificateCheck(certificate.CODEC, "not proven", "the files as they were downloaded",
                                 "the base model has no record of its files", _CODEC_TEXT)
+
     unhashed = [name for name, file in files.items() if not file.hashed]
     try:
         faults = [fault for _name, fault in find_faults(folder, files)]
-    except UserError as error:  # a link, whose target may change
+    except UserError as error:
+        # A link is not followed, because its target may change.
         faults, unhashed = [], [error.message]
+
     # A file that no record names could be anything, and a loader may prefer it.
     faults += [f"{path.name} is not in its record." for path in sorted(folder.rglob("*"))
                if path.suffix.lower() in _CODEC_SUFFIXES and path.relative_to(folder).as_posix() not in files]
+
     values = [(name, *dataclasses.astuple(file)) for name, file in sorted(files.items())]
     listed = f"{len(files)} files, {_hash(values)}"
     if unhashed and not faults:
@@ -391,6 +417,7 @@ def export_codec_check(base: Path, export: Path, family: Family) -> CertificateC
     A family may give a file another path in an export, so that the content decides; a file whose path the base has too
     must be the very same.
     """
+
     base_check = base_codec_check(base)
     language_model = family.language_model_file(export).relative_to(export).as_posix()
     base_hashes, hashes = (
@@ -398,12 +425,13 @@ def export_codec_check(base: Path, export: Path, family: Family) -> CertificateC
         for folder in (base, export))
     copied = {name: digest for name, digest in hashes.items()
               if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FOLDERS)}
-    known = set(base_hashes.values())
+    known_hashes = set(base_hashes.values())
     settings = [path.relative_to(export).as_posix() for path in sorted(export.rglob("*"))
                 if path.suffix in (".json", ".yaml") and (base / path.relative_to(export)).is_file()]
     faults = [name for name in settings if name != catalog.SUMS and not _same_settings(base / name, export / name)]
     faults += [name for name, digest in copied.items()
-               if base_hashes.get(name, digest) != digest or digest not in known]
+               if base_hashes.get(name, digest) != digest or digest not in known_hashes]
+
     if base_check.result == "failed":
         return base_check
     expected = f"{len(copied)} files, {_hash(sorted((name, base_hashes.get(name, '')) for name in copied))}"
@@ -422,23 +450,27 @@ def _same_settings(base: Path, export: Path) -> bool:
         return True
     if base.suffix != ".yaml":
         return False
-    ours, theirs = ({name: value for name, value in dict(foreign.read_yaml(path)).items()
-                     if name not in _REWRITTEN_SETTINGS} for path in (base, export))
-    return ours == theirs
+    base_settings, export_settings = ({name: value for name, value in dict(foreign.read_yaml(path)).items()
+                                       if name not in _REWRITTEN_SETTINGS} for path in (base, export))
+    return base_settings == export_settings
 
 
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     base, finetuned = inputs.base, inputs.finetuned
-    before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
-    tables = [*base.lm.text_tables, *(name for name in before if is_of_earlier_training(name) and ".lora_" not in name)]
-    expected = hash_tensors({name: before[name] for name in tables})
-    actual = hash_tensors({name: after[name] for name in tables if name in after})
-    equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
+    originals, trained = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
+
+    tables = [*base.lm.text_tables,
+              *(name for name in originals if is_of_earlier_training(name) and ".lora_" not in name)]
+    expected = hash_tensors({name: originals[name] for name in tables})
+    actual = hash_tensors({name: trained[name] for name in tables if name in trained})
+    equal = sum(name in trained and torch.equal(originals[name], trained[name]) for name in originals)
     # Another scope changes nothing of the base, whatever tensors its checkpoint brings.
-    changed = set(finetuned.changed) & set(before) if finetuned.scope == "full" else set[str]()
+    changed = set(finetuned.changed) & set(originals) if finetuned.scope == "full" else set[str]()
     frozen, frozen_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
-                            for tensors in (before, after))
-    moved_rows = _moved_rows(before, after, [table for table in base.lm.text_tables if table in changed])
+                            for tensors in (originals, trained))
+    moved_rows = _moved_rows(originals, trained, [table for table in base.lm.text_tables if table in changed])
+
+    # Rows and frozen tensors are compared by hash and by value.
     checks = [
         CertificateCheck("prefix_rows", "measured" if moved_rows else _passed(expected == actual), expected,
                          moved_rows or actual,
@@ -446,21 +478,24 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
                          f"are those of the base file"
                          f"{' and of the languages added earlier' if base.earlier_trainings else ''}."),
         CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
-                         f"{len(before) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
+                         f"{len(originals) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
                          f"Every tensor of the base model{_and_earlier_languages(base)} is unchanged."
                          if not changed else
                          "Every frozen tensor of the base model is unchanged."),
     ]
-    if changed:  # in scope `full`
-        moved = {name: (after[name].float() - before[name].float()) for name in changed}
+    # Only scope `full` changes tensors of the base.
+    if changed:
+        moved = {name: (trained[name].float() - originals[name].float()) for name in changed}
         size = sum(value.numel() for value in moved.values())
         values = sum(int((value != 0).sum()) for value in moved.values())
         norms = [sum(part.float().square().sum().item() for part in parts) ** 0.5
-                 for parts in (moved.values(), [before[name] for name in changed])]
+                 for parts in (moved.values(), [originals[name] for name in changed])]
         checks.append(CertificateCheck(
-            "changed_tensors", "measured", "", f"{len(changed)} of {len(before)} tensors; {values:,} of {size:,} "
+            "changed_tensors", "measured", "", f"{len(changed)} of {len(originals)} tensors; {values:,} of {size:,} "
             f"numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
             "What the training changed of the base model itself."))
+
+    # What the trainer saw in its memory is reported, not computed here.
     if inputs.record.imported:
         return [*checks, CertificateCheck(
             "frozen_in_training", "not proven", base.frozen_hash, f"{inputs.record.imported} was trained elsewhere",
@@ -475,11 +510,12 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     return checks
 
 
-def _moved_rows(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], tables: Sequence[str]) -> str:
+def _moved_rows(originals: Mapping[str, torch.Tensor], imported: Mapping[str, torch.Tensor],
+                tables: Sequence[str]) -> str:
     """How many of the base's rows an imported finetune changed, by text table; empty if there are no such `tables`."""
-    counts = {table: int((before[table].reshape(len(before[table]), -1) != after[table].reshape(
-        len(before[table]), -1)).any(1).sum()) for table in tables}
-    return "; ".join(f"{count} of {len(before[table])} rows of {rows_name(table)} differ from the base file"
+    counts = {table: int((originals[table].reshape(len(originals[table]), -1) != imported[table].reshape(
+        len(originals[table]), -1)).any(1).sum()) for table in tables}
+    return "; ".join(f"{count} of {len(originals[table])} rows of {rows_name(table)} differ from the base file"
                      for table, count in counts.items())
 
 
@@ -491,20 +527,23 @@ def _logits_check(inputs: CertificateInputs, work: CertificateProgress) -> Certi
         return CertificateCheck("base_logits", "not proven", "bit-identical",
                                 "there were no base-language samples that the model could read",
                                 "Logits of base-language samples before and after.")
+
     equal, largest, divergence = 0, 0.0, 0.0
     for item in inputs.probes:
         with work.measure("compared", 1, "(probes compared)"):
+            # Each model uses its own adapters for an earlier language.
             with base.adapters_for(item.language):
-                before = base.lm.probe(item.sample)
+                expected = base.lm.probe(item.sample)
             with finetuned.adapters_for(item.language):
                 after = finetuned.lm.probe(item.sample)
-        old_text = after.text_logits[:, :before.text_logits.shape[1]]
-        equal += equal_logits(before, after)
-        largest = max(largest, (before.text_logits - old_text).abs().max().item(),
-                      (before.speech_logits - after.speech_logits).abs().max().item())
+        old_text = after.text_logits[:, :expected.text_logits.shape[1]]
+        equal += equal_logits(expected, after)
+        largest = max(largest, (expected.text_logits - old_text).abs().max().item(),
+                      (expected.speech_logits - after.speech_logits).abs().max().item())
         divergence += F.kl_div(after.speech_logits.float().log_softmax(-1),
-                               before.speech_logits.float().log_softmax(-1), log_target=True,
+                               expected.speech_logits.float().log_softmax(-1), log_target=True,
                                reduction="batchmean").item()
+
     languages = sorted({item.language for item in inputs.probes})
     actual = f"{equal} of {count} samples ({', '.join(languages)}) bit-identical{probe_note(base)}"
     if equal < count:
@@ -522,9 +561,9 @@ def base_languages_check(base: TTSModel, probes: Sequence[ProbeSample]) -> Certi
     for language in languages:
         if language not in probed:
             reasons.setdefault(replay.reason_not_probed(base, language), []).append(language)
-    missing = "; ".join(f"{', '.join(codes)}: {reason}" for reason, codes in reasons.items())
-    return CertificateCheck(certificate.BASE_LANGUAGES, "not proven" if missing else "passed",
-                            f"all {len(languages)} base languages", missing or f"all {len(languages)}",
+    unprobed = "; ".join(f"{', '.join(codes)}: {reason}" for reason, codes in reasons.items())
+    return CertificateCheck(certificate.BASE_LANGUAGES, "not proven" if unprobed else "passed",
+                            f"all {len(languages)} base languages", unprobed or f"all {len(languages)}",
                             "Samples of each base language were compared.")
 
 
@@ -548,8 +587,8 @@ def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
     texts = [(language, sentence.text) for language in inputs.base.front_end.base_languages
              for sentence in evaluation.base_recordings(inputs.base, language)]
     texts += [(item.language, item.text) for item in inputs.probes if item.text]
-    before, after = inputs.base.front_end, inputs.finetuned.front_end
-    same = sum(np.array_equal(before.encode(text, language), after.encode(text, language)) for language, text in texts)
+    base, extended = inputs.base.front_end, inputs.finetuned.front_end
+    same = sum(np.array_equal(base.encode(text, language), extended.encode(text, language)) for language, text in texts)
     return CertificateCheck("base_tokens", _passed(same == len(texts)) if texts else "not proven",
                             f"{len(texts)} sentences with unchanged ids", f"{same} sentences",
                             "Sentences of the base languages are encoded as before.")
@@ -564,39 +603,45 @@ def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
     language has separate ones, because the base cannot read it. So both models compute batches of the same shape, and
     what did not change is bit-identical and scored only once.
     """
-    after = inputs.finetuned
-    new_languages = [code for code in inputs.sentences if code in after.new_languages]
+    finetuned = inputs.finetuned
+    new_languages = [code for code in inputs.sentences if code in finetuned.new_languages]
     reusable = [code for code in inputs.sentences if code not in new_languages and code in unchanged]
-    others = [code for code in inputs.sentences if code not in (*new_languages, *reusable)]
+    compared = [code for code in inputs.sentences if code not in (*new_languages, *reusable)]
     recordings = {code: _corpus_score(code, _score_recordings(inputs, code, sentences, work))
-                  for code, (_, sentences) in inputs.sentences.items()}  # first, to estimate the time left
+                  # Recordings are scored before any synthesis, to estimate the time left.
+                  for code, (_, sentences) in inputs.sentences.items()}
+
+    # A few sentences decide whether the base's rates can be reused.
     same_audio = bool(reusable) and _same_audio(inputs, reusable, work)
     if reusable and not same_audio:
-        more = sum(len(inputs.sentences[code][1]) for code in reusable)
-        work.plan(decoded=more, generated=more)
-        others, reusable = [*reusable, *others], []
+        additional = sum(len(inputs.sentences[code][1]) for code in reusable)
+        work.plan(decoded=additional, generated=additional)
+        compared, reusable = [*reusable, *compared], []
 
     errors: dict[str, tuple[CorpusScore, CorpusScore]] = {}
-    for before, languages in ((inputs.base, reusable), (inputs.base, others),
-                              *((inputs.sentences[code][0], [code]) for code in new_languages)):
+    for reference, languages in ((inputs.base, reusable), (inputs.base, compared),
+                                 *((inputs.sentences[code][0], [code]) for code in new_languages)):
         sentences = {code: inputs.sentences[code][1] for code in languages}
-        scores = _score_speech(inputs, before, sentences, work) if languages else {}
-        scores_after = scores if languages == reusable else _score_speech(inputs, after, sentences, work)
+        scores = _score_speech(inputs, reference, sentences, work) if languages else {}
+        scores_after = scores if languages == reusable else _score_speech(inputs, finetuned, sentences, work)
         errors |= {code: (_corpus_score(code, scores[code]), _corpus_score(code, scores_after[code]))
                    for code in languages}
-    found, notes = [], list[str]()
+
+    rates, notes = [], list[str]()
     for code, (_, held_out) in inputs.sentences.items():
         before_cer, after_cer, original_cer = (score.error if score.sentences else None
                                                for score in (*errors[code], recordings[code]))
-        used_for_selection = code in new_languages and any(one.text in inputs.record.scored for one in held_out)
-        found.append(LanguageCER(code, code in new_languages, errors[code][1].sentences, before_cer, after_cer,
+        used_for_selection = code in new_languages and any(
+            sentence.text in inputs.record.scored for sentence in held_out)
+        rates.append(LanguageCER(code, code in new_languages, errors[code][1].sentences, before_cer, after_cer,
                                  original_cer, used_for_selection,
                                  measured_by(inputs.evaluator.recogniser, code)))
+
     if reusable:
         notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]} (scores "
                      f"{inputs.score_cache.key[:12]}); logits are bit-identical to the base's, and both models "
                      f"synthesize {_SPOT_CHECK_SENTENCES} sentences of each as the same audio")
-    return found, notes
+    return rates, notes
 
 
 def _sentence_counts(inputs: CertificateInputs, unchanged: Collection[str], sign: int = 1) -> dict[str, int]:
@@ -607,18 +652,20 @@ def _sentence_counts(inputs: CertificateInputs, unchanged: Collection[str], sign
             synthesized += len(sentences) + 2 * min(_SPOT_CHECK_SENTENCES, len(sentences))
         else:
             synthesized += 2 * len(sentences)
-        recordings += sum(one.original is not None for one in sentences)
+        recordings += sum(sentence.original is not None for sentence in sentences)
     return {"decoded": sign * synthesized, "generated": sign * synthesized, "recordings": sign * recordings}
 
 
-_SPOT_CHECK_SENTENCES = 4  # of each bit-identical base language, which both models synthesize
+# Sentences of each bit-identical base language, which both models synthesize.
+_SPOT_CHECK_SENTENCES = 4
 
 
 def _same_audio(inputs: CertificateInputs, languages: Sequence[str], work: CertificateProgress) -> bool:
     """Whether base and finetuned model synthesize a few sentences of each language as the same samples."""
     sentences = {code: evaluation.spread_evenly(inputs.sentences[code][1], _SPOT_CHECK_SENTENCES) for code in languages}
-    before, after = (_score_speech(inputs, model, sentences, work) for model in (inputs.base, inputs.finetuned))
-    return all(before[code] and [one.audio_hash for one in before[code]] == [one.audio_hash for one in after[code]]
+    base_scores, scores = (_score_speech(inputs, model, sentences, work) for model in (inputs.base, inputs.finetuned))
+    return all(base_scores[code] and ([score.audio_hash for score in base_scores[code]]
+                                      == [score.audio_hash for score in scores[code]])
                for code in languages)
 
 
@@ -633,11 +680,13 @@ def _score_speech(inputs: CertificateInputs, model: TTSModel, sentences: Mapping
     unreadable = sum(map(len, sentences.values())) - len(items)
     work.plan(decoded=-unreadable, generated=-unreadable)
     weights = cache.weights_hash(model)
-    found: dict[str, list[SentenceScore]] = {code: [] for code in sentences}
+    scores: dict[str, list[SentenceScore]] = {code: [] for code in sentences}
+
     try:
         for batch in evaluation.in_batches(items):
             batch_key = _hash([cache.key, weights, model.front_end.fingerprint, model.scope, batch])
             keys = [f"{batch_key}-{number}" for number in range(len(batch))]
+            # A batch whose sentences are all scored is not generated again.
             if all(cache.find(key) for key in keys):
                 generated = list[Generated]()
                 work.plan(generated=-len(batch))
@@ -650,44 +699,46 @@ def _score_speech(inputs: CertificateInputs, model: TTSModel, sentences: Mapping
                         cache.write_batch(batch_key, generated)
             for number, (key, item) in enumerate(zip(keys, batch, strict=True)):
                 codes, score = "", cache.find(key)
+                # The same codes in the same voice give the same sound, so a score for them is used.
                 if score is None:
-                    one = generated[number]
-                    states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
+                    spoken_codes = generated[number]
+                    states = (b"" if spoken_codes.hidden_states is None
+                              else spoken_codes.hidden_states.float().cpu().numpy().tobytes())
                     codes = _hash([cache.key, item, model.front_end.verbalize(item.text, item.language),
-                                   hashlib.sha256(one.codes.tobytes() + states).hexdigest()])
+                                   hashlib.sha256(spoken_codes.codes.tobytes() + states).hexdigest()])
                     score = cache.find(codes)
                 note = f"({language_name(item.language)} sentences spoken)"
                 with work.measure("decoded", 1, note, cached=bool(score)):
                     if score is None:
-                        score = SentenceScore.of(evaluator.decode(model, item, one))
+                        score = SentenceScore.of(evaluator.decode(model, item, spoken_codes))
                     if codes:
                         cache.add(score, key, codes)
-                found[item.language].append(score)
+                scores[item.language].append(score)
             cache.remove_batch(batch_key)
     finally:
         model.lm.free_buffers()
-    return found
+    return scores
 
 
 def _score_recordings(inputs: CertificateInputs, language: str, sentences: Sequence[HeldOutSentence],
                       work: CertificateProgress) -> list[SentenceScore]:
     """The scores of the sentences that have an original recording."""
-    evaluator, cache, found = inputs.evaluator, inputs.score_cache, []
-    for one in sentences:
-        if one.original is None:
+    evaluator, cache, scores = inputs.evaluator, inputs.score_cache, []
+    for sentence in sentences:
+        if sentence.original is None:
             continue
-        key = _hash([cache.key, language, one.text, hash_file(one.original)])
+        key = _hash([cache.key, language, sentence.text, hash_file(sentence.original)])
         score = cache.find(key)
         with work.measure("recordings", 1, f"({language_name(language)} recordings scored)", cached=bool(score)):
             if score is None:
-                score = SentenceScore.of_recording(evaluation.score_recording(evaluator, language, one))
+                score = SentenceScore.of_recording(evaluation.score_recording(evaluator, language, sentence))
                 cache.add(score, key)
-        found.append(score)
-    return found
+        scores.append(score)
+    return scores
 
 
 def _corpus_score(language: str, scores: Sequence[SentenceScore]) -> CorpusScore:
-    return CorpusScore(language, len(scores), sum(one.edits for one in scores), sum(one.letters for one in scores))
+    return CorpusScore(language, len(scores), sum(item.edits for item in scores), sum(item.letters for item in scores))
 
 
 @dataclass(frozen=True)
@@ -748,9 +799,9 @@ class ScoreCache:
 
     def write_batch(self, key: str, generated: Sequence[Generated]) -> None:
         """Store the codes of a batch until its sentences are scored."""
-        arrays = {f"codes-{number}": one.codes for number, one in enumerate(generated)}
-        arrays |= {f"states-{number}": one.hidden_states.float().cpu().numpy() for number, one in enumerate(generated)
-                   if one.hidden_states is not None}
+        arrays = {f"codes-{number}": item.codes for number, item in enumerate(generated)}
+        arrays |= {f"states-{number}": item.hidden_states.float().cpu().numpy() for number, item in enumerate(generated)
+                   if item.hidden_states is not None}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         write_bytes(self._batch(key), buffer.getvalue(), sync=False)
@@ -787,9 +838,9 @@ class CertificateProgress:
         self._left, self._done, self._timed = Counter[str](), Counter[str](), Counter[str]()
         self._seconds = dict.fromkeys(("compared", "generated", "decoded", "recordings"), 0.0)
 
-    def plan(self, **more: int) -> None:
+    def plan(self, **counts: int) -> None:
         """Add work of each kind; a negative number removes work."""
-        self._left.update(more)
+        self._left.update(counts)
 
     @contextmanager
     def measure(self, kind: str, count: int, note: str, cached: bool = False) -> Iterator[None]:
@@ -808,15 +859,15 @@ class CertificateProgress:
         """None until some sentences were synthesized, unless none is left."""
         if self._timed["decoded"] < _MIN_TIMED_SENTENCES and self._left["decoded"] > 0:
             return None
-        each = {kind: self._seconds[kind] / self._timed[kind] for kind in self._seconds if self._timed[kind]}
-        return sum(each.get(kind, 0.0) * max(0, count) for kind, count in self._left.items())
+        seconds_of_kind = {kind: self._seconds[kind] / self._timed[kind] for kind in self._seconds if self._timed[kind]}
+        return sum(seconds_of_kind.get(kind, 0.0) * max(0, count) for kind, count in self._left.items())
 
     def _report(self, note: str) -> None:
-        done, left = (sum(counts[kind] for kind in ("compared", "decoded", "recordings"))
-                      for counts in (self._done, self._left))
+        done_count, left_count = (sum(counts[kind] for kind in ("compared", "decoded", "recordings"))
+                                  for counts in (self._done, self._left))
         seconds_left = self.seconds_left()
         rate = 0.0 if seconds_left is None else self._timed["decoded"] / max(1e-9, self._seconds["decoded"])
-        self._progress(Progress(done, done + left, PROGRESS_UNIT, note, round(rate, 3),
+        self._progress(Progress(done_count, done_count + left_count, PROGRESS_UNIT, note, round(rate, 3),
                                 None if seconds_left is None else round(seconds_left, 1)))
 
 
@@ -865,22 +916,22 @@ def find_certificate(workspace: Workspace, run: Path, input_hash: str) -> Certif
     """A certificate with this input hash that this workspace computed from these files: of the run, or a stored one."""
     for path in (run / certificate.CERTIFICATE, _path(workspace, input_hash)):
         with suppress(UserError):
-            found = certificate.read(path)
-            if found.input_hash != input_hash or not verification.is_own(workspace, found):
+            stored = certificate.read(path)
+            if stored.input_hash != input_hash or not verification.is_own(workspace, stored):
                 continue
-            subject = verification.Subject.of_run(workspace, run, found)
-            if not verification.verify_proof(workspace, subject, found).outcome.of_other_files:
-                return found
+            subject = verification.Subject.of_run(workspace, run, stored)
+            if not verification.verify_proof(workspace, subject, stored).outcome.of_other_files:
+                return stored
     return None
 
 
-def store_certificate(workspace: Workspace, made: Certificate) -> None:
+def store_certificate(workspace: Workspace, proof: Certificate) -> None:
     """Store a certificate for the next export of the same checkpoint, unless it is incomplete."""
-    if not made.input_hash:
+    if not proof.input_hash:
         return
-    path = _path(workspace, made.input_hash)
+    path = _path(workspace, proof.input_hash)
     path.parent.mkdir(parents=True, exist_ok=True)
-    certificate.write(path, made)
+    certificate.write(path, proof)
 
 
 def _path(workspace: Workspace, input_hash: str) -> Path:

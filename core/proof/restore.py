@@ -69,15 +69,16 @@ class PlacedRows:
 def place_new_rows(base: TTSModel, other: WeightsFile, matching: TensorMatching, path: Path) -> PlacedRows:
     """The new rows of `other` for the tokenizer in `path`, moved behind the base's rows where they are not yet."""
     tokenizer = read_segmenter(path.read_bytes(), str(path))
-    spare, first = base.front_end.base_ids, base.front_end.prefix_size
-    moved = isinstance(tokenizer, SentencePieceModel) and any(spare <= tokenizer.ids[piece] < first
+    spare_row, first_row = base.front_end.base_ids, base.front_end.prefix_size
+    moved = isinstance(tokenizer, SentencePieceModel) and any(spare_row <= tokenizer.ids[piece] < first_row
                                                               for piece in tokenizer.pieces)
-    new_ids = slice(spare, highest_id(tokenizer.ids) + 1) if moved else slice(first, None)
-    if moved and isinstance(tokenizer, SentencePieceModel):  # the base has rows there, which no text of it leads to
-        tokenizer = SentencePieceModel(tokenizer.moved_behind(spare, first), str(path))
+    new_ids = slice(spare_row, highest_id(tokenizer.ids) + 1) if moved else slice(first_row, None)
+    # The base has rows there that none of its texts leads to.
+    if moved and isinstance(tokenizer, SentencePieceModel):
+        tokenizer = SentencePieceModel(tokenizer.moved_behind(spare_row, first_row), str(path))
     rows = {table: other.tensor(matching.found[table])[new_ids].float() for table in base.lm.text_tables
             if table != base.lm.language_table}
-    return PlacedRows(tokenizer, rows, first - spare if moved else 0)
+    return PlacedRows(tokenizer, rows, first_row - spare_row if moved else 0)
 
 
 def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, matching: TensorMatching,
@@ -87,8 +88,11 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
     if base.lm.language_table:
         raise UserError(f"A model with a table of languages ({base.name}) cannot be restored yet.",
                         "Train the language again: Dataset tab.")
+
     placed = place_new_rows(base, other, matching, request.tokenizer)
-    tokenizer, first, moved = placed.tokenizer, base.front_end.prefix_size, placed.moved_by
+    tokenizer, first_row, moved_by = placed.tokenizer, base.front_end.prefix_size, placed.moved_by
+
+    # The base's tensors stay, and the new rows are appended to each text table.
     rows = {rows_name(table): new for table, new in placed.rows.items()}
     tensors = dict(base.lm.module.state_dict())
     for table, new in placed.rows.items():
@@ -97,26 +101,31 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
     if len(set(counts.values())) != 1 or not all(counts.values()):
         raise UserError(f"The tables have {counts} new rows; the same number in each is wanted.",
                         "Take a checkpoint whose tables were extended alike.")
+
     front_end = extend_front_end(base.front_end, request.language, request.tokenizer, tokenizer,
-                                 first + next(iter(counts.values())))
+                                 first_row + next(iter(counts.values())))
     origin = Origin(base.family.name, base.name, base.base_hash, front_end.prefix_size, front_end.size,
                     front_end.fingerprint)
     record = ExportRecord(request.name, request.job, 0, "rows", "", (request.language,), origin,
                           evaluation.longest_texts(workspace, base), {})
+
+    # Everything is written and checked aside, so a failed check leaves no export.
     with atomic_directory(target) as folder:
         files = base.family.export(base.base_folder, folder, tensors, None, front_end)
         front_end.save(folder / records.FRONT_END)
         shutil.copy2(request.tokenizer, folder / (_TOKENIZER + request.tokenizer.suffix))
         write_record(folder / EXPORT_RECORD, record)
         proof = _certify(workspace, base, assemble_export(folder, torch.device("cpu")), rows, record)
+
         proof = replace(proof, kind="restored", checks=(*proof.checks, export_codec_check(base.base_folder, folder,
                                                                                         base.family)))
         if failed := proof.failed():
             raise UserError(f"The restored model failed its own checks: {', '.join(failed)}. It was not kept.",
                             "The disk may be failing, or the base model was changed; download it again.")
         certificate.write(folder / CERTIFICATE, proof)
-        note = (f" Its new pieces stand {moved} ids further than in the tokenizer as given, behind all rows of "
-                "the base." if moved else "")
+
+        note = (f" Its new pieces stand {moved_by} ids further than in the tokenizer as given, behind all rows of "
+                "the base." if moved_by else "")
         listed = "\n".join(f"- `{file.path}`: {file.purpose}" for file in files)
         (folder / "README.md").write_text(
             f"# {record.name}\n\nThe base model `{origin.model}` with all its values, and the new rows for "
@@ -126,11 +135,14 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
             f"beside the damaged ones, and the text is normalised as Lisan does it.{note} In the app it is "
             f"`export:{record.name}`.\n\n"
             f"## Files\n\n{listed}\n", encoding="utf-8")
+
+        # The certificate is bound to the files last, because it lists their hashes.
         subject = verification.Subject.of_export(folder)
         certificate.write(subject.certificate, verification.bind(workspace, proof,
                                                                  verification.certified_files(subject)))
         write_sums(folder)
         records.check_export_files(folder)
+
     return {"export": request.name, "path": f"exports/{request.name}", "ref": f"export:{request.name}",
             "new_rows": front_end.size - front_end.prefix_size, "old_rows": front_end.prefix_size,
             "old_rows_equal": True}
@@ -141,25 +153,33 @@ def extend_front_end(base: FrontEnd, language: str, path: Path, tokenizer: Segme
     if language in base.languages:
         raise UserError(f"The base speaks {language!r} already, and keeps its own tokenizer for it.",
                         "Give the new language another code, such as one with a region.")
-    ids, own, file = tokenizer.ids, base.base_vocabulary, base.language_file(language)
+    ids, base_pieces, file = tokenizer.ids, base.base_vocabulary, base.language_file(language)
     if Path(file).suffix != path.suffix:
         raise UserError(f"{path} is of another kind than the base's tokenizer; a file like {file} is "
                         "wanted.", "Give the tokenizer that extends the base's.")
-    wrong = [piece for piece, row in ids.items() if own.get(piece, row) != row]
-    unused, text = range(base.base_ids, base.prefix_size), set(tokenizer.pieces)  # rows of the base without a piece
-    wrong += [piece for piece, row in ids.items() if piece not in own and not base.prefix_size <= row < size
+
+    # A piece keeps the base's id, or stands on a row that no text of the base reads.
+    wrong = [piece for piece, row in ids.items() if base_pieces.get(piece, row) != row]
+    # Rows of the base without a piece.
+    unused, text = range(base.base_ids, base.prefix_size), set(tokenizer.pieces)
+    wrong += [piece for piece, row in ids.items() if piece not in base_pieces and not base.prefix_size <= row < size
               and (row not in unused or piece in text)]
+
     if wrong:
         raise UserError(f"{path} gives {len(wrong)} pieces an id that cannot be kept ({wrong[0]!r}).",
                         "Give the tokenizer that extends the base's and leaves its ids as they are.")
+
+    # Each new row becomes a token; a row without a piece is spare.
     by_row, tag, tokens = {row: piece for piece, row in ids.items()}, f"[{language}]", []
     for row in range(base.prefix_size, size):
         piece = by_row.get(row)
-        if piece is None:  # no text leads to this row
+        # No text leads to this row.
+        if piece is None:
             tokens.append(NewToken(row, f"[ROW{row}]", language, "spare"))
         else:
             kind = "tag" if piece == tag else "character" if len(piece) == 1 else "merge"
             tokens.append(NewToken(row, piece, language, kind))
+
     entry = LanguageEntry(language, tag if tag in ids else "", normalisers.for_language(language, base.style), file,
                           tuple(tokens))
     return replace(base, by_code={**base.by_code, language: entry},
@@ -170,23 +190,28 @@ def extend_front_end(base: FrontEnd, language: str, path: Path, tokenizer: Segme
 def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor],
              record: ExportRecord) -> Certificate:
     """The certificate of `restored`, as loaded from its files."""
-    before, after = base.lm.module.state_dict(), base_tensors(restored.lm.module)
+    base_values, values = base.lm.module.state_dict(), base_tensors(restored.lm.module)
     tables = base.lm.text_tables
-    wanted, seen = (hash_tensors({name: side[name] for name in tables}) for side in (before, after))
-    kept = {name: value.detach() for name, value in new_rows(restored.lm.module, base.lm.text_tables).items()}
-    pairs = [("prefix_rows", wanted, seen, "The old rows of every text table are those of the base."),
-             ("frozen_tensors", hash_tensors(before), hash_tensors(after), "Every tensor of the base is what it was."),
-             ("new_rows", hash_tensors(dict(rows)), hash_tensors(kept), "The new rows are those of the checkpoint."),
+    expected, actual_hash = (hash_tensors({name: side[name] for name in tables}) for side in (base_values, values))
+    kept_rows = {name: value.detach() for name, value in new_rows(restored.lm.module, base.lm.text_tables).items()}
+
+    pairs = [("prefix_rows", expected, actual_hash, "The old rows of every text table are those of the base."),
+             ("frozen_tensors", hash_tensors(base_values), hash_tensors(values),
+              "Every tensor of the base is what it was."),
+             ("new_rows", hash_tensors(dict(rows)), hash_tensors(kept_rows),
+              "The new rows are those of the checkpoint."),
              ("front_end", record.origin.fingerprint, restored.front_end.fingerprint,
               "The tokenizer is the one that was given, its new pieces behind the rows of the base.")]
-    checks = [CertificateCheck(name, "passed" if one == other else "failed", one, other, what) for name, one, other,
-              what in pairs]
+    checks = [CertificateCheck(name, "passed" if value == actual else "failed", value, actual, meaning)
+              for name, value, actual, meaning in pairs]
+
+    # The probes show that base languages are predicted and read as before.
     samples = base_probes(base)
     equal = sum(equal_logits(base.lm.probe(item.sample), restored.lm.probe(item.sample)) for item in samples)
     same_ids = sum(np.array_equal(base.front_end.encode(item.text, item.language),
                                   restored.front_end.encode(item.text, item.language)) for item in samples)
     languages = ", ".join(sorted({item.language for item in samples}))
-    for name, good, what in (
+    for name, good, meaning in (
         ("base_logits", equal, "Logits of base-language samples are bit-identical to those of the base."),
         ("base_tokens", same_ids, "Sentences of the base languages are encoded as before."),
     ):
@@ -194,7 +219,8 @@ def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Map
         result = result if samples else "not proven"
         checks.append(CertificateCheck(name, result, f"{len(samples)} samples",
                                        f"{good} of {len(samples)} samples ({languages}){probe_note(base)}",
-                                       what))
+                                       meaning))
+
     checks.append(base_languages_check(base, samples))
     identity, note = published.identify_base(workspace, base.name)
     return Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",

@@ -39,7 +39,7 @@ class ChainOptions:
     rules: str = "am"  # text rules; they verbalize numbers
     merges: int = 0
     train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # without dataset, model
-    name: str | None = None  # of the training run
+    name: str | None = None  # name of the training run
     extended_name: str = ""  # see `extended`
 
     @property
@@ -62,11 +62,11 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
     steps = chain_steps(chosen)
     if chosen.name is not None:
         check_id_free(workspace, chosen.name)
-    made: list[Job] = []
+    jobs: list[Job] = []
     for verb, step in steps:
-        after = (made[-1].id,) if made else ()
-        made.append(create_job(workspace, verb, step, after=after, job_id=chosen.name if verb == "train" else None))
-    return made
+        after = (jobs[-1].id,) if jobs else ()
+        jobs.append(create_job(workspace, verb, step, after=after, job_id=chosen.name if verb == "train" else None))
+    return jobs
 
 
 def use_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
@@ -76,12 +76,12 @@ def use_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
     """
     if options.run.startswith("export:"):
         return
-    name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
+    name, _, checkpoint = catalog.require_run(options.run).removeprefix("run:").partition("@")
     chosen = pinned_names(workspace.run(name)).get(CHOICE)
-    if wanted == BEST and chosen is not None:
+    if checkpoint == BEST and chosen is not None:
         control.use_checkpoint(load_job(workspace, name), "")
-    elif wanted not in ("", BEST) and catalog.resolve(workspace, options.run).step != chosen:
-        control.use_checkpoint(load_job(workspace, name), wanted)
+    elif checkpoint not in ("", BEST) and catalog.resolve(workspace, options.run).step != chosen:
+        control.use_checkpoint(load_job(workspace, name), checkpoint)
 
 
 def create_certify_job(training: Job) -> Job:
@@ -103,4 +103,4 @@ def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},
     }
-    return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items() if given]
+    return [(verb, parse_options(VERBS[verb].options, fields)) for verb, fields in values.items() if fields]

@@ -21,9 +21,10 @@ _REMEMBERED_S = 5.0  # how long the language of a dataset is not read again
 
 def subject(state: JobState) -> str:
     """Such as "Swahili, tiny-sw on my-voice"; a name that a person gave the job comes first."""
-    names = _GENERATED.sub(r"\1", _names(state.verb, state.job.settings))  # of an id its last four digits
-    what = ", ".join(part for part in (_language(state), names) if part)
-    return f"{state.title}: {what}" if state.title and what else state.title or what
+    # Only the last four digits of a generated id are shown.
+    names = _GENERATED.sub(r"\1", _names(state.verb, state.job.settings))
+    detail = ", ".join(part for part in (_language(state), names) if part)
+    return f"{state.title}: {detail}" if state.title and detail else state.title or detail
 
 
 def _language(state: JobState) -> str:
@@ -69,7 +70,7 @@ def _names(verb: str, options: Mapping[str, object]) -> str:
             return f"{given('voice_model')}: {given('text') or _file(options.get('file'))}"
         case "evaluate":
             models = options.get("models")
-            return ", ".join(_short(str(one)) for one in models) if isinstance(models, list | tuple) else ""
+            return ", ".join(_short(str(model)) for model in models) if isinstance(models, list | tuple) else ""
         case "listening_test":
             return f"{given('kind')} of {given('evaluation')}"
         case "certify":

@@ -54,7 +54,7 @@ from core.workspace import Workspace
 from data import augmentation, manifest
 from data.splits import why_untrainable
 
-_REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what `base:NAME` and the others refer to
+_REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
 _LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "serve", "certify", "export")
 """The verbs that load the base model of an extension, a run or an export."""
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
@@ -65,10 +65,11 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
 
     Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
     """
+
     options = with_whole_ids(workspace, verb, options)
     for _name, path in schema.path_options(options):
         confinement.check(path)
-    spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and of earlier trainings
+    model_languages: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and of earlier trainings
     match options:
         case ReviseOptions():
             corrected = options.language not in ("", _language_of(workspace, options.dataset))
@@ -86,12 +87,13 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case ImportModelOptions():
             _check_import(options)
         case CompareTokenizersOptions() | TokenizerOptions():
-            with suppress(UserError):  # what is not there is reported with the other needs
+            # A missing model is reported with the other needs.
+            with suppress(UserError):
                 model = catalog.resolve_model(workspace, options.model)
                 base = model_info.base_languages(workspace, model_info.base_model_of(model))
-                spoken = base, model_info.added_languages(workspace, model)
+                model_languages = base, model_info.added_languages(workspace, model)
             for language in _language_of(workspace, options.dataset).split(","):
-                languages.check_new(options.dataset, language, *spoken)
+                languages.check_new(options.dataset, language, *model_languages)
             _check_rules(workspace, options.rules, options.dataset)
             if isinstance(options, TokenizerOptions) and options.part == "all":
                 _check_new_tokenizer(workspace, options)
@@ -101,7 +103,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             raise UserError("Give a source or a dataset: one of the two.",
                             "Give --source PATH for recordings that are not prepared, else --dataset NAME.")
         case ResynthesizeOptions():
-            model_info.base_files(workspace, options.model)  # which must be there, or ship with the app
+            # The base must exist, or ship with the app.
+            model_info.base_files(workspace, options.model)
         case EvaluateOptions() if not options.models:
             raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
         case ListeningTestOptions():
@@ -109,7 +112,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case ExportOptions():
             catalog.require_run(options.run)
             _check_new_export(workspace, options.export)
-            if unknown := [name for name in options.override if name not in certificate.CHECKS]:
+            unknown = [name for name in options.override if name not in certificate.CHECKS]
+            if unknown:
                 raise UserError(f"There is no check named {', '.join(unknown)}.",
                                 f"The checks are: {', '.join(certificate.CHECKS)}.")
         case DoctorOptions() if options.restore:
@@ -129,11 +133,13 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
             if any(not text.strip() for _, text in options.texts):
                 raise UserError("One of the texts to compare is empty.", "Write at least one word, or leave it out.")
-            own = options.voice.startswith(SPEAKER)  # of the data of the finetuned model; the base borrows it
-            _check_speaks(workspace, options.base, (), "" if own else options.voice)
+            # The speaker belongs to the data of the finetuned model; the base borrows the voice.
+            data_speaker = options.voice.startswith(SPEAKER)
+            _check_speaks(workspace, options.base, (), "" if data_speaker else options.voice)
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
+
     _check_named(options)
-    missing: list[tuple[Need, UserError]] = []
+    faults: list[tuple[Need, UserError]] = []
     named = [*needs(verb, options)]
     if verb in _LOADS_BASE:
         named = [*named, *_base_models(workspace, named)]
@@ -141,20 +147,24 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         try:
             _find(workspace, need, options)
         except UserError as error:
-            missing.append((need, error))
-        except OSError as error:  # a name that no file can have
-            missing.append((need, UserError(f"{need.name[:200]!r} cannot be looked up: {error.strerror or error}.",
-                                            "Give another name or path.")))
-    proven = ""  # the run whose certificate an export waits for
+            faults.append((need, error))
+        except OSError as error:
+            # A name may be one that no file can have.
+            faults.append((need, UserError(f"{need.name[:200]!r} cannot be looked up: {error.strerror or error}.",
+                                           "Give another name or path.")))
+    # The run whose certificate an export waits for.
+    certified_run = ""
     if isinstance(options, ExportOptions) and not options.unproven:
-        proven = options.run.removeprefix("run:").partition("@")[0]
-    living = JobBoard(workspace).queue() if missing or proven else []
-    makers = [state.id for state in living if proven and state.certifies == proven]
-    for need, fault in missing:
-        found = [state.id for state in living if _makes(state, need.kind, need.name)]
-        if not found:
+        certified_run = options.run.removeprefix("run:").partition("@")[0]
+
+    # A living job may make what is missing; without one the fault is final.
+    living = JobBoard(workspace).queue() if faults or certified_run else []
+    makers = [state.id for state in living if certified_run and state.certifies == certified_run]
+    for need, fault in faults:
+        maker_ids = [state.id for state in living if _makes(state, need.kind, need.name)]
+        if not maker_ids:
             raise fault
-        makers.append(found[-1])
+        makers.append(maker_ids[-1])
     if isinstance(options, PushOptions):
         check_repository_name(options.repository)
     return tuple(dict.fromkeys(makers))
@@ -164,7 +174,8 @@ def _check_rules(workspace: Workspace, names: str, dataset: str) -> None:
     """Text rules must be there, and fit the languages of a dataset that is there."""
     if names in ("", schema.NO_RULES):
         return
-    if codes := _language_of(workspace, dataset) if dataset else "":
+    codes = _language_of(workspace, dataset) if dataset else ""
+    if codes:
         text_rules.for_languages(workspace, names, codes.split(","))
     for name in filter(None, names.split(",")):
         text_rules.load(workspace, name)
@@ -172,12 +183,12 @@ def _check_rules(workspace: Workspace, names: str, dataset: str) -> None:
 
 def _check_named(options: Options) -> None:
     """What is made of other things than the demo's is given its own name, not the demo's."""
-    for kind, of, name in ((TokenizerOptions, "dataset", "tokenizer"), (ExtendOptions, "tokenizer", "extension")):
+    for kind, field, name in ((TokenizerOptions, "dataset", "tokenizer"), (ExtendOptions, "tokenizer", "extension")):
         if not isinstance(options, kind) or name in options.model_fields_set:
             continue
-        value = getattr(options, of)
-        if value != kind.model_fields[of].default:
-            raise UserError(f"The {name} made of the {of} {value!r} has no name.",
+        value = getattr(options, field)
+        if value != kind.model_fields[field].default:
+            raise UserError(f"The {name} made of the {field} {value!r} has no name.",
                             f"Give one, such as --{name} {value}.")
 
 
@@ -196,11 +207,14 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
         if isinstance(options, EvaluateOptions) and field == "models":
             yield from _evaluated_models(options.models)
             continue
+
         value = str(getattr(options, field))
         if not value and (kind not in ("source", "export") or isinstance(options, ResynthesizeOptions)):
             continue
         if isinstance(options, TokenizerOptions) and field == "tokenizer" and options.part != "report":
-            continue  # it will be made
+            # The job makes it.
+            continue
+
         match kind:
             case "dataset" if isinstance(options, TrainOptions) and field == "replay_datasets":
                 for name in languages.split_names(value) if options.scope == "full" else ():
@@ -229,11 +243,11 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
 def _evaluated_models(names: Sequence[str]) -> Iterator[Need]:
     """The models, and the folders of recordings, that an evaluation names."""
     for name in names:
-        kind, _, rest = name.partition(":")
+        kind, _, model = name.partition(":")
         if kind == "folder":
-            yield Need("folder", "file", rest)
+            yield Need("folder", "file", model)
         elif kind == "codec":
-            yield Need("models", "model", f"base:{rest}")
+            yield Need("models", "model", f"base:{model}")
         elif kind in _REFERENCES:
             yield Need("models", _REFERENCES[kind], name.partition("+")[0])
 
@@ -241,7 +255,8 @@ def _evaluated_models(names: Sequence[str]) -> Iterator[Need]:
 def _base_models(workspace: Workspace, named: Sequence[Need]) -> Iterator[Need]:
     """The base models of the extensions, runs and exports among what is `named`."""
     for need in named:
-        with suppress(UserError, OSError):  # what is not there is reported with the other needs
+        # What is missing is reported with the other needs.
+        with suppress(UserError, OSError):
             if need.kind == "extension":
                 yield Need("base", "model", model_info.model_of_extension(workspace, need.name))
             elif need.name.startswith(("run:", "export:")):
@@ -262,9 +277,11 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
     elif kind == "recogniser":
         if Path(name).is_absolute():
             recognisers.local_recogniser(Path(name))
+
     elif kind == "source":
         if not name:
             raise UserError("No source was given.", "Give the path of a folder or file on this machine, or a URL.")
+        # A URL is checked by the job, which can reach the network.
         elsewhere = name.lower().startswith(("http://", "https://", "hub:"))
         if name not in ("demo", AS_IS) and not elsewhere and not Path(name).exists():
             if Path(name).is_relative_to(workspace.uploads):
@@ -272,12 +289,14 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
                                 "Upload it again.")
             raise UserError(f"There is no source {name}.",
                             "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
+
     elif kind == "file":
         if not Path(name).exists():
             raise UserError(f"There is no {need.field.removesuffix('_file')} {name}.",
                             "Give the path of a file or folder on this machine.")
     else:
-        if need.field == "model":  # to build upon
+        # A model to build upon may be a run or an export too.
+        if need.field == "model":
             catalog.resolve_model(workspace, name)
             return
         {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
@@ -287,11 +306,12 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
 def _makes(state: JobState, kind: str, name: str) -> bool:
     """Whether the job will make this artefact."""
     name = name.partition(":")[2].partition("@")[0] if ":" in name else name
-    for field, made in VERBS[state.verb].makes.items():
-        given = state.id if field == "job" else state.job.settings.get(field)
-        if state.verb == "download" and not given:  # it makes up a name
-            given = name
-        if given == name and kind in (made, "segments" if made == "transcripts" else made):
+    for field, made_kind in VERBS[state.verb].makes.items():
+        value = state.id if field == "job" else state.job.settings.get(field)
+        # A download without a name makes one up.
+        if state.verb == "download" and not value:
+            value = name
+        if value == name and kind in (made_kind, "segments" if made_kind == "transcripts" else made_kind):
             return True
     return False
 
@@ -306,28 +326,35 @@ def _check_import(options: ImportModelOptions) -> None:
 
 def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is checked by the worker."""
-    if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:  # named as its package
+    # A tracker is named as its package.
+    if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:
         raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
                         f"Install it (pip install {options.tracker}), or choose no tracker.")
+
     schema.check_sharding(options, schema.get_world_size(options.processes))
     if options.dataset in workspace.list_datasets() and not isinstance(options, PreflightOptions):
         review.check_texts_match(workspace, options.dataset, options.mismatch_action)
+
     try:
         record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
         base = model_info.base_languages(workspace, record.origin.model)
     except UserError:
         return
-    if language := _language_of(workspace, options.dataset):
+    language = _language_of(workspace, options.dataset)
+    if language:
         languages.check_targets(options.dataset, language.split(","), record.languages, base,
                                 record.origin.earlier_languages)
         try:
             clips = manifest.load(workspace.dataset(options.dataset)).clips
-        except UserError:  # damaged, which the worker reports
+        except UserError:
+            # A damaged dataset is reported by the worker.
             return
-        if why := why_untrainable(clips):
-            raise UserError(f"The dataset {options.dataset!r} cannot be trained on: {why}.",
+        fault = why_untrainable(clips)
+        if fault:
+            raise UserError(f"The dataset {options.dataset!r} cannot be trained on: {fault}.",
                             "Add recordings of the same speakers, or prepare it with another held-out share "
                             "(--held-out); clips without a speaker share one.")
+
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
         for language in filter(None, _language_of(workspace, name).split(",")):
             languages.check_replayed(name, language, base)
@@ -346,14 +373,15 @@ def check_new_dataset(workspace: Workspace, options: PrepareOptions) -> None:
     name, source = options.dataset, public_name(options.source)
     if name in workspace.list_datasets() and options.source != AS_IS:
         card = manifest.load_card(workspace.dataset(name))
-        before, codes = "", options.language.split(",")
+        earlier_source, codes = "", options.language.split(",")
         if options.add_to and options.add_to in workspace.list_datasets():
             added_to = manifest.load_card(workspace.dataset(options.add_to))
-            before, codes = f"{added_to.source} + ", [*added_to.languages, *codes]
-        if (card.source, card.languages) != (before + source, tuple(dict.fromkeys(codes))):
+            earlier_source, codes = f"{added_to.source} + ", [*added_to.languages, *codes]
+        if (card.source, card.languages) != (earlier_source + source, tuple(dict.fromkeys(codes))):
             raise UserError(f"There already is a dataset named {name!r}: {pluralize(card.clips, 'clip')} in "
                             f"{describe_language(card.language)} from {card.source}.",
                             "Choose another dataset name.")
+
     for state in JobBoard(workspace).queue():
         if _makes(state, "dataset", name) and state.job.settings.get("source") not in (options.source, AS_IS):
             raise UserError(f"{state.id} is preparing a dataset named {name!r} from another source.",
@@ -364,11 +392,11 @@ _OF_A_TOKENIZER = ("model", "dataset", "variant_of", "algorithm", "merges", "rul
 """The options that decide what a tokenizer holds."""
 
 
-def is_other_tokenizer(workspace: Workspace, name: str, wanted: Mapping[str, object],
+def is_other_tokenizer(workspace: Workspace, name: str, options: Mapping[str, object],
                        states: Iterable[JobState]) -> bool:
-    """Whether there is a tokenizer `name` that none of the finished jobs made with the `wanted` options.
+    """Whether there is a tokenizer `name` that none of the finished jobs made with these `options`.
 
-    What `wanted` lacks has its default; values may be those of the schema or their text.
+    What `options` lacks has its default; values may be those of the schema or their text.
     """
     fields = TokenizerOptions.model_fields
 
@@ -378,7 +406,7 @@ def is_other_tokenizer(workspace: Workspace, name: str, wanted: Mapping[str, obj
     return name in workspace.list_tokenizers() and not any(
         state.verb == "tokenizer" and state.status == "finished"
         and state.job.settings.get("tokenizer", fields["tokenizer"].default) == name
-        and content(state.job.settings) == content(wanted) for state in states)
+        and content(state.job.settings) == content(options) for state in states)
 
 
 def _check_new_tokenizer(workspace: Workspace, options: TokenizerOptions) -> None:
@@ -386,12 +414,12 @@ def _check_new_tokenizer(workspace: Workspace, options: TokenizerOptions) -> Non
 
     Of a tokenizer that no known job made, such as an unpacked one, the job finds out whether it is the same.
     """
-    name, wanted, states = options.tokenizer, options.model_dump(), JobBoard(workspace).states()
+    name, values, states = options.tokenizer, options.model_dump(), JobBoard(workspace).states()
     made_here = any(state.status == "finished" and _makes(state, "tokenizer", name) for state in states)
-    if made_here and is_other_tokenizer(workspace, name, wanted, states):
+    if made_here and is_other_tokenizer(workspace, name, values, states):
         raise UserError(f"There already is a tokenizer named {name!r}, which was not made with these options.",
                         "Choose another tokenizer name.")
-    _check_not_being_made(states, "tokenizer", name, {**wanted, "part": "all"})
+    _check_not_being_made(states, "tokenizer", name, {**values, "part": "all"})
 
 
 def is_other_extension(workspace: Workspace, name: str, tokenizer: str, initialisation: str, seed: str) -> bool:
@@ -399,10 +427,10 @@ def is_other_extension(workspace: Workspace, name: str, tokenizer: str, initiali
     if name not in workspace.list_extensions():
         return False
     try:
-        there = records.read_record(workspace.extensions / name / records.EXTENSION, ExtensionRecord)
+        record = records.read_record(workspace.extensions / name / records.EXTENSION, ExtensionRecord)
     except UserError:
         return True
-    return (there.tokenizer, there.initialisation, str(there.seed)) != (tokenizer, initialisation, seed)
+    return (record.tokenizer, record.initialisation, str(record.seed)) != (tokenizer, initialisation, seed)
 
 
 def _check_new_extension(workspace: Workspace, options: ExtendOptions) -> None:
@@ -414,11 +442,11 @@ def _check_new_extension(workspace: Workspace, options: ExtendOptions) -> None:
     _check_not_being_made(JobBoard(workspace).states(), "extension", name, options.model_dump())
 
 
-def _check_not_being_made(states: Iterable[JobState], kind: str, name: str, wanted: Mapping[str, object]) -> None:
+def _check_not_being_made(states: Iterable[JobState], kind: str, name: str, values: Mapping[str, object]) -> None:
     """No living job may be about to make an artefact `name` with other options."""
     for state in states:
         if state.alive and _makes(state, kind, name) and any(
-                state.job.settings.get(field, value) != value for field, value in wanted.items()):
+                state.job.settings.get(field, value) != value for field, value in values.items()):
             raise UserError(f"{state.id} is making the {kind} {name!r} with other options.",
                             f"Choose another {kind} name, or wait for that job.")
 
@@ -437,12 +465,13 @@ def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], vo
         model = catalog.resolve(workspace, reference)
         base = model_info.base_model_of(model)
     except UserError:
-        return  # it is not there, which is reported with the other needs
-    spoken, voices = model_info.languages(workspace, model), model_info.voice_names(workspace, base)
+        # A missing model is reported with the other needs.
+        return
+    known_codes, voices = model_info.languages(workspace, model), model_info.voice_names(workspace, base)
     for code in codes:
-        if spoken and code not in spoken:
+        if known_codes and code not in known_codes:
             raise UserError(f"{reference} does not speak {describe_language(code)}.",
-                            f"Choose one of its languages ({', '.join(spoken)}), or a model of this language.")
+                            f"Choose one of its languages ({', '.join(known_codes)}), or a model of this language.")
     if voice.startswith(SPEAKER):
         speakers = model_info.speakers(workspace, model)
         if voice.removeprefix(SPEAKER) not in speakers and not (voice == SPEAKER and speakers):

@@ -99,7 +99,8 @@ class Usage:
     """What files take on the disk, in bytes as `du` counts them: blocks, and a file with several links once."""
 
     size: int = 0
-    freed: int = 0  # of it what removing the item frees: files that have no other link
+    # The part of it that removing the item frees: files that have no other link.
+    freed: int = 0
     changed: float = 0.0  # when the newest entry directly in it changed, seconds since 1970
 
 
@@ -120,14 +121,14 @@ class Inventory:
     deleted: Mapping[BinEntry, Usage]
     total: int  # bytes; what several items share counts once
     dependencies: Sequence[Dependency]
-    seconds: float  # that it took
+    seconds: float  # time that measuring took
     by_item: Mapping[Item, Sequence[Dependency]] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = defaultdict(list)
-        for one in self.dependencies:
-            found[one.item].append(one)
-        object.__setattr__(self, "by_item", found)
+        dependents = defaultdict(list)
+        for dependency in self.dependencies:
+            dependents[dependency.item].append(dependency)
+        object.__setattr__(self, "by_item", dependents)
 
 
 def parse(reference: str) -> Item:
@@ -154,7 +155,7 @@ def list_items(workspace: Workspace) -> Iterator[Item]:
 
 def list_deleted(workspace: Workspace) -> list[BinEntry]:
     """What is in the bin, the last deleted first."""
-    found = []
+    entries = []
     for kind, run, folder in _bins(workspace):
         for entry in _names(folder):
             stamp, _, name = entry.partition(".")
@@ -163,10 +164,12 @@ def list_deleted(workspace: Workspace) -> list[BinEntry]:
                 name = f"{run}@{int(step)}" if step.isascii() and step.isdigit() and len(step) < 13 else ""
             if not name or stamp.count("-") != _STAMP_PARTS:
                 continue
-            with suppress(ValueError, OverflowError):  # the stamp is no time: others put it there, and it stays
-                if (deleted := BinEntry(Item(kind, name), stamp)).deleted:
-                    found.append(deleted)
-    return sorted(found, key=lambda entry: entry.stamp, reverse=True)
+            # A stamp that is no time was put there by others, and stays.
+            with suppress(ValueError, OverflowError):
+                deleted = BinEntry(Item(kind, name), stamp)
+                if deleted.deleted:
+                    entries.append(deleted)
+    return sorted(entries, key=lambda entry: entry.stamp, reverse=True)
 
 
 def take_inventory(workspace: Workspace, states: Sequence[JobState] | None = None) -> Inventory:
@@ -185,8 +188,8 @@ def take_inventory(workspace: Workspace, states: Sequence[JobState] | None = Non
     # Deleted checkpoints lie in the folder of their run, which is measured already.
     deleted = {entry: _measure(entry.path(workspace), set())[0] if entry.item.run else measured(entry.path(workspace))
                for entry in list_deleted(workspace)}
-    found = JobBoard(workspace).states() if states is None else states
-    return Inventory(items, deleted, total, find_dependencies(workspace, found), time.monotonic() - began)
+    known_states = JobBoard(workspace).states() if states is None else states
+    return Inventory(items, deleted, total, find_dependencies(workspace, known_states), time.monotonic() - began)
 
 
 def measure_checkpoint(workspace: Workspace, item: Item) -> Usage | None:
@@ -201,28 +204,32 @@ def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
         about = path.lstat()
     except OSError:
         return Usage(), 0
+
     files, size, changed = [], 0, about.st_mtime
     if stat.S_ISDIR(about.st_mode):
-        for folder, found in _walk(str(path)):
-            if stat.S_ISDIR(found.st_mode):
-                size += found.st_blocks * _BLOCK
+        for folder, status in _walk(str(path)):
+            if stat.S_ISDIR(status.st_mode):
+                size += status.st_blocks * _BLOCK
             else:
-                files.append(found)
+                files.append(status)
             if folder == str(path):
-                changed = max(changed, found.st_mtime)
+                changed = max(changed, status.st_mtime)
         size += about.st_blocks * _BLOCK
     else:
         files.append(about)
-    links: dict[tuple[int, int], list[int]] = {}  # of files with several: how many, how many of them here, bytes
-    for one in files:
-        if one.st_nlink == 1:
-            size += one.st_blocks * _BLOCK
+
+    # A file with several links takes space once, and frees it only with its last link.
+    links: dict[tuple[int, int], list[int]] = {}  # count of links, count of those here, bytes
+    for file in files:
+        if file.st_nlink == 1:
+            size += file.st_blocks * _BLOCK
         else:
-            links.setdefault((one.st_dev, one.st_ino), [one.st_nlink, 0, one.st_blocks * _BLOCK])[1] += 1
+            links.setdefault((file.st_dev, file.st_ino), [file.st_nlink, 0, file.st_blocks * _BLOCK])[1] += 1
+
     unseen = freed = size
-    for key, (everywhere, here, count) in links.items():
+    for key, (link_count, here_count, count) in links.items():
         size += count
-        freed += count if here == everywhere else 0
+        freed += count if here_count == link_count else 0
         unseen += 0 if key in seen else count
         seen.add(key)
     return Usage(size, freed, changed), unseen
@@ -230,59 +237,65 @@ def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
 
 def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
     """Everything below `top`, with its folder, links not followed; what vanishes or may not be read is left out."""
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
+    pending = [top]
+    while pending:
+        folder = pending.pop()
         try:
             with os.scandir(folder) as entries:
-                found = list(entries)
+                children = list(entries)
         except OSError:
             continue
-        for entry in found:
+        for entry in children:
             with suppress(OSError):
                 yield folder, entry.stat(follow_symlinks=False)
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+                    pending.append(entry.path)
 
 
 def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[Dependency]:
     """What each extension, training, export and job that speaks depends on. A damaged record says nothing."""
-    found: list[Dependency] = []
-    models: dict[str, str] = {}  # by extension
+    dependencies: list[Dependency] = []
+    # The base model of each extension.
+    models: dict[str, str] = {}
     for name in workspace.list_extensions():
         with suppress(UserError):
             record = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
             user, models[name] = Item("extension", name), record.origin.model
-            found.append(Dependency(user, Item("model", record.origin.model), NEEDS))
-            if record.tokenizer:  # an imported finetune has none of the workspace
-                found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
-            found += _of_earlier_trainings(user, record.origin)
+            dependencies.append(Dependency(user, Item("model", record.origin.model), NEEDS))
+            # An imported finetune has no tokenizer of the workspace.
+            if record.tokenizer:
+                dependencies.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
+            dependencies += _of_earlier_trainings(user, record.origin)
+
     for name in workspace.list_exports():
         with suppress(UserError):
             exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
-            found += _of_export(Item("export", name), exported)
+            dependencies += _of_export(Item("export", name), exported)
+
+    # Jobs that speak used the held-out clips of the model's dataset.
     datasets = {f"run:{state.id}": str(state.job.settings.get("dataset", "")) for state in states
                 if state.verb in RUN_VERBS}
-    datasets |= {one.user.reference: one.item.name for one in found if one.user.kind == "export"
-                 and one.item.kind == "dataset"}
+    datasets |= {link.user.reference: link.item.name for link in dependencies if link.user.kind == "export"
+                 and link.item.kind == "dataset"}
+
     for state in states:
         if state.verb in RUN_VERBS:
-            found += _of_training(state, models)
+            dependencies += _of_training(state, models)
         elif state.verb in ("compare", "synthesize", "evaluate"):
-            found += _of_speech(state, datasets)
-    return found
+            dependencies += _of_speech(state, datasets)
+    return dependencies
 
 
 def _of_speech(state: JobState, datasets: Mapping[str, str]) -> Iterator[Dependency]:
     """What a comparison, a synthesis or an evaluation took its models, sentences and recordings from."""
-    user, given = Item("run", state.id), state.job.settings
-    several = given.get("models")
-    names = [given.get("base"), given.get("finetuned"), given.get("voice_model"),
+    user, settings = Item("run", state.id), state.job.settings
+    several = settings.get("models")
+    names = [settings.get("base"), settings.get("finetuned"), settings.get("voice_model"),
              *(several if isinstance(several, list | tuple) else ())]
-    spoken = {str(name).partition("@")[0].partition("+")[0] for name in names
+    models = {str(name).partition("@")[0].partition("+")[0] for name in names
               if str(name or "").partition(":")[0] in ("base", "run", "export")}
-    used = {str(given.get("dataset") or ""), *(datasets.get(name, "") for name in spoken)} - {""}
-    for reference in sorted(spoken | {f"dataset:{name}" for name in used}):
+    used = {str(settings.get("dataset") or ""), *(datasets.get(name, "") for name in models)} - {""}
+    for reference in sorted(models | {f"dataset:{name}" for name in used}):
         with suppress(UserError):
             yield Dependency(user, parse(reference), MADE_FROM)
 
@@ -296,31 +309,36 @@ def _of_export(user: Item, record: ExportRecord) -> Iterator[Dependency]:
 
 
 def _of_earlier_trainings(user: Item, origin: Origin) -> Iterator[Dependency]:
-    for one in origin.earlier_trainings:
+    for training in origin.earlier_trainings:
         with suppress(UserError):
-            yield Dependency(user, parse(one.source.partition("@")[0]), MADE_FROM)
+            yield Dependency(user, parse(training.source.partition("@")[0]), MADE_FROM)
 
 
 def _of_training(state: JobState, models: Mapping[str, str]) -> Iterator[Dependency]:
-    user, given = Item("run", state.id), state.job.settings
-    own = state.id if state.verb == "import_model" else ""  # an import makes an extension of its own name
-    extension, scope = str(given.get("extension", own)), given.get("scope")
+    user, settings = Item("run", state.id), state.job.settings
+    # An import makes an extension of its own name.
+    own_name = state.id if state.verb == "import_model" else ""
+    extension, scope = str(settings.get("extension", own_name)), settings.get("scope")
     model = models.get(extension, "")
-    if not model:  # the extension is gone: a checkpoint has what it said
-        for one in reversed(state.checkpoints):
+    # If the extension is gone, a checkpoint still names its model.
+    if not model:
+        for checkpoint in reversed(state.checkpoints):
             with suppress(UserError):
-                path = state.job.directory / one.path / records.CHECKPOINT
+                path = state.job.directory / checkpoint.path / records.CHECKPOINT
                 model = records.read_record(path, CheckpointRecord).origin.model
                 break
     if model:
         yield Dependency(user, Item("model", model), NEEDS)
-    replayed = split_names(str(given.get("replay_datasets", ""))) if scope == "full" else []
-    for kind, name in (("extension", extension), *(("dataset", one) for one in (given.get("dataset"), *replayed))):
+
+    # A resumed training reads its data again; only scope `full` replays datasets.
+    replayed = split_names(str(settings.get("replay_datasets", ""))) if scope == "full" else []
+    for kind, name in (("extension", extension), *(("dataset", data) for data in (settings.get("dataset"), *replayed))):
         if name:
             yield Dependency(user, Item(kind, str(name)), RESUMES)
-    if (recogniser := str(given.get("recogniser") or "")) and "/" in recogniser and not recogniser.startswith("/"):
+    if (recogniser := str(settings.get("recogniser") or "")) and "/" in recogniser and not recogniser.startswith("/"):
         yield Dependency(user, Item("recogniser", recognisers.folder_name(recogniser)), RESUMES)
-    if start := str(given.get("init_from") or ""):
+    start = str(settings.get("init_from") or "")
+    if start:
         with suppress(UserError):
             yield Dependency(user, parse(start.partition("@")[0]), MADE_FROM)
 
@@ -332,23 +350,25 @@ def in_use(workspace: Workspace, states: Sequence[JobState],
     if not living:
         return {}
     needed = defaultdict(list)
-    for one in find_dependencies(workspace, states) if dependencies is None else dependencies:
-        if one.how != MADE_FROM:
-            needed[one.user].append(one.item)
-    found: dict[Item, str] = {}
+    for dependency in find_dependencies(workspace, states) if dependencies is None else dependencies:
+        if dependency.how != MADE_FROM:
+            needed[dependency.user].append(dependency.item)
+    users: dict[Item, str] = {}
     for state in living:
-        waiting = [Item("run", state.id), *(Item("run", name) for name in state.job.after), *_named(workspace, state)]
-        while waiting:
-            item = waiting.pop()
-            if item not in found:
-                found[item] = state.id
-                waiting += needed[item]
-    return found
+        pending = [Item("run", state.id), *(Item("run", name) for name in state.job.after), *_named(workspace, state)]
+        while pending:
+            item = pending.pop()
+            if item not in users:
+                users[item] = state.id
+                pending += needed[item]
+    return users
 
 
 def _named(workspace: Workspace, state: JobState) -> Iterator[Item]:
     """What the options of a job name: needs, what it makes, references in any option, paths in the workspace."""
-    verb, given = VERBS[state.verb], state.job.settings
+    verb, settings = VERBS[state.verb], state.job.settings
+
+    # The options name artefacts by kind.
     with suppress(UserError):
         for need in requirements.needs(state.verb, state.job.options()):
             if need.kind == "recogniser":
@@ -357,12 +377,18 @@ def _named(workspace: Workspace, state: JobState) -> Iterator[Item]:
                 kind = "segments" if need.kind == "transcripts" else need.kind
                 if kind in KINDS and ":" not in need.name:
                     yield Item(kind, need.name)
-                if need.field == "model" and need.name not in workspace.list_models():  # or a name to build upon
+                # The name may also be one of a model to build upon.
+                if need.field == "model" and need.name not in workspace.list_models():
                     yield from (Item(other, need.name) for other in ("export", "run"))
+
+    # What the job makes is in use before it exists.
     for name, kind in verb.makes.items():
-        if value := given.get(name):
+        value = settings.get(name)
+        if value:
             yield Item("segments" if kind == "transcripts" else kind, str(value))
-    for text in _texts(given.values()):
+
+    # Any option may hold a reference or a path in the workspace.
+    for text in _texts(settings.values()):
         kind, colon, name = text.partition(":")
         if colon and kind in _REFERENCES and "/" not in name:
             yield Item(_REFERENCES[kind], name.partition("@")[0].partition("+")[0])
@@ -393,14 +419,16 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
     with _guard(workspace):
         path = item.path(workspace)
         if path.name not in _names(path.parent):
-            there = ([f"{item.run}@{step}" for step in checkpoint_names.checkpoint_steps(workspace.runs / item.run)]
-                     if item.run else [one.name for one in list_items(workspace) if one.kind == item.kind])
+            present = ([f"{item.run}@{step}" for step in checkpoint_names.checkpoint_steps(workspace.runs / item.run)]
+                       if item.run else [stored.name for stored in list_items(workspace) if stored.kind == item.kind])
             raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
-                            f"(there: {join_names(there)}).",
+                            f"(there: {join_names(present)}).",
                             "List what is stored: Storage tab, or python -m scripts.storage list.")
         if item.run:
             _check_unpinned(workspace, item)
-        check_unused(workspace, item, before := board.states(), dependencies)
+        check_unused(workspace, item, earlier_states := board.states(), dependencies)
+
+        # A run that is being written cannot move, so its lock is acquired for the move.
         run_dir = workspace.runs / item.run if item.run else path
         lock = None
         if item.kind in ("run", CHECKPOINT) and run_dir.is_dir() and (
@@ -411,10 +439,13 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
         finally:
             if lock:
                 lock.release()
+
+        # A job may have been queued between the check and the move: then the item goes back.
         try:
             after = board.states()
-            if {one.id for one in after if one.alive} - {one.id for one in before if one.alive}:
-                check_unused(workspace, item, after)  # a job was queued meanwhile
+            if {state.id for state in after if state.alive} - {state.id for state in earlier_states if state.alive}:
+                # A job was queued meanwhile.
+                check_unused(workspace, item, after)
         except UserError:
             _move(entry.path(workspace), path)
             raise
@@ -454,7 +485,8 @@ def return_to_checkpoint(workspace: Workspace, run: str, step: int, board: JobBo
         raise UserError(f"{run} has not run yet.", "Start it.")
     with _guard(workspace):
         check_unused(workspace, item, (board or JobBoard(workspace)).states())
-        if (lock := FileLock.acquire(run_dir / "lock")) is None:
+        lock = FileLock.acquire(run_dir / "lock")
+        if lock is None:
             raise _used(item, run)
         try:
             later = [Item(CHECKPOINT, f"{run}@{other}") for other in checkpoint_names.checkpoint_steps(run_dir)
@@ -467,7 +499,8 @@ def return_to_checkpoint(workspace: Workspace, run: str, step: int, board: JobBo
             ranking = checkpoints.read_ranking(run_dir).up_to(step)
             checkpoints.write_ranking(run_dir, ranking.with_best_of(checkpoint_names.checkpoint_steps(run_dir)))
             learning.write_learning(run_dir, learning.read_learning(run_dir).up_to(step))
-            with suppress(UserError):  # there is none, or a damaged one
+            # There may be no certificate, or a damaged one.
+            with suppress(UserError):
                 if certificate.read(run_dir / certificate.CERTIFICATE).step > step:
                     (run_dir / certificate.CERTIFICATE).unlink()
             append_event(state.job.journal, Stopped(f"Returned to the checkpoint of step {step}."))
@@ -510,11 +543,11 @@ def restore(workspace: Workspace, reference: str) -> Item:
 
 def find_deleted(workspace: Workspace, reference: str) -> BinEntry:
     """The entry of the bin that `KIND:NAME` or `KIND:NAME@STAMP` names; `UserError` where there is none."""
-    there = list_deleted(workspace)
-    for entry in there:
+    entries = list_deleted(workspace)
+    for entry in entries:
         if reference in (entry.reference, entry.item.reference):
             return entry
-    raise UserError(f"{reference!r} is not in the bin (there: {join_names([one.reference for one in there])}).",
+    raise UserError(f"{reference!r} is not in the bin (there: {join_names([item.reference for item in entries])}).",
                     "List it: Storage tab, or python -m scripts.storage list.")
 
 
@@ -533,7 +566,8 @@ def empty_bin(workspace: Workspace, reference: str = "") -> int:
         for name in _names(folder):
             path = folder / name
             if name.startswith(_EMPTYING):
-                try:  # of a link, the link itself
+                # Only a link itself is removed, not its target.
+                try:
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
                 except OSError as error:
                     failed.append(error)
