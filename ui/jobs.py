@@ -39,9 +39,11 @@ def build(page: Page) -> None:
     detail = gr.HTML(elem_id="job-detail")
     gr.HTML(element("h2", "History"))
     history = gr.HTML(elem_id="history")
+
     page.live.panel(history, lambda view: join((
         job_views.history_view(view.jobs),
         job_views.damaged_view(page.live.board.damaged, "Runs that cannot be read"))), "jobs")
+
     page.live.watch("job", chosen)
     page.live.panel(chosen, job_choices, "jobs")
     page.live.panel(detail, job_detail, "jobs")
