@@ -286,7 +286,7 @@ def workspace_mark(board: JobBoard, other_state: object = None) -> dict[str, obj
     alive = any(state.alive for state in states)
     marks: list[object] = [other_state, int(time.time()) if alive else 0]
 
-    # The marks of a job are the sizes and times of its files.
+    # The marks of a job are the times of its files.
     for state in states:
         home = str(state.job.directory)
         files = _MARKED if state.verb != "listening_test" else (*_MARKED, f"/{ANSWERS}")

@@ -135,7 +135,7 @@ def resolve(workspace: Workspace, address: str) -> Path | None:
     """The file behind `address` (as in `url`, without "media/"); None for whatever may not be served."""
     parts = address.split("/")
 
-    # Names that begin with a dot are parts of the app, or lead out of the folder.
+    # Names that begin with a dot are hidden files, or lead out of the folder.
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         return None
     if parts[0] == COVERED:

@@ -263,7 +263,7 @@ def items_view(inventory: Inventory | None, workspace: Workspace, view: View) ->
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
 
     states = {state.id: state for state in view.jobs}
-    # A run that learned nothing is marked red: it is the first to be deleted.
+    # A run that learned nothing is marked red, as it may be deleted first.
     red = {name for name, state in states.items() if kind == "run" and job_views.learned_nothing(state)}
     rows = [(item.name, join((about(workspace, item, states), " ", job_views.badge(states[item.name])))
              if item.name in red else about(workspace, item, states), size_text(usage.size),
