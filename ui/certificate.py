@@ -76,6 +76,7 @@ def build(page: Page) -> None:
         choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
+    # A typed name stays; a suggested one follows the chosen run.
     live.panel(name, lambda view: _suggested_name(page, view), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven, accept],
             [notice])
@@ -120,6 +121,7 @@ def _subjects(page: Page, view: View) -> object:
     """The runs and exports, and the one that was made last when it is new; else the chosen one."""
     labelled = _references(page, view)
     finished = [state for state in view.jobs if state.status == "finished" and state.verb in (*RUN_VERBS, "export")]
+    # A new run or export is chosen for the person, once.
     last = max(finished, key=lambda state: state.ended_at or 0.0, default=None)
     newest = "" if last is None else (
         f"run:{last.id}" if last.verb in RUN_VERBS else f"export:{last.job.settings.get('export')}")
@@ -184,6 +186,7 @@ def verified_view(result: Verification) -> Html:
         about.insert(0, paragraph(f"It belongs to these {pluralize(len(proof.files), 'file')}: sizes and hashes are "
                                   f"those that it lists. This workspace computed it.", class_="small"))
         return join((certificate_view(proof), *about))
+    # A failed check is red whoever computed it, so it needs no banner.
     if outcome is Outcome.FAILED:
         return join((certificate_view(proof), *about))
     tone = "bad" if outcome.bad else "unsure"
@@ -250,6 +253,7 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
         if proof.base_files == "unknown":
             # The certificate proves nothing about a base whose files are not known.
             tone, headline = "unsure", f"{headline}, unknown base"
+        # The sender's word alone makes nothing green.
         tone = "unsure" if claimed else tone
         banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared),
                      paragraph(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.") if proof.base_note else NOTHING)
@@ -259,6 +263,7 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
                      paragraph(headline))
 
     learned = job_views.learning_view(proof.learning_report, claimed=claimed or proof.trained_elsewhere)
+    # Preservation and learning stand side by side, as neither proves the other.
     halves = div("halves", element("section", element("h2", "Old languages"), banner, class_="half old"),
                  element("section", element("h2", "New language"), learned, paragraph(new), class_="half new"))
     return join((halves, _errors(proof.errors), element("h2", "Checks"),
@@ -441,6 +446,7 @@ def build_push(page: Page) -> None:
         if not os.environ.get("HF_TOKEN"):
             raise UserError("HF_TOKEN is not set.", "Create a token with write access in the settings of the Hub, set "
                             "HF_TOKEN to it, and restart Lisan.")
+        # The job reads the token itself, so that it is not among the stored options.
         job = page.start("push", parse(PushOptions, {"export": export, "repository": repository, "public": public}))
         return [page.started_notice(job)]
 
@@ -454,6 +460,7 @@ def build_push(page: Page) -> None:
         state = view.newest("push")
         if state is None:
             return NOTHING
+        # The plan tells which files go up before the first byte does.
         plan = job_views.plan(state.plan.lines, "Files to upload") if state.plan else NOTHING
         return join((job_views.job_card(state), push_result_view(state.result) if state.result else plan))
 

@@ -54,11 +54,13 @@ def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers within [low, high], about `count` of them."""
+    # Equal or undefined limits have a single mark.
     if not high > low:
         return [low]
     rough = (high - low) / count
     power = math.floor(math.log10(rough))
     scale = 10.0 ** power
+    # The next round step, with room for rounding errors.
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough * 0.999)
     start = math.ceil(low / step - 1e-9)
     return [round(index * step, 1 - power) for index in range(start, math.floor(high / step + 1e-9) + 1)]
@@ -76,6 +78,7 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     if y_log:
         curves = [replace(line, points=[(x, math.log10(y)) for x, y in line.points if math.isfinite(y) and y > 0])
                   for line in curves]
+    # A series without a point has no place in the legend.
     drawn = [line for line in curves if line.points]
     named = [line for line in drawn if line.style != "faint"]
     legend = div(
@@ -165,6 +168,7 @@ def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, lo
     low = low if y_low is None else min(low, y_low)
 
     flat = high - low <= 1e-6 * max(abs(high), abs(low))  # a constant line, except for rounding
+    # A constant line is drawn in the middle of some room.
     margin = (abs(high) * 0.1 or 0.5) if flat else (high - low) * 0.06
     bottom = low if y_low is not None and low == y_low else low - margin
 
@@ -221,6 +225,7 @@ def histogram(bins: Histogram) -> Html:
     titles = [f"{bins.low + index * step:.{digits}f} to {bins.low + (index + 1) * step:.{digits}f} {bins.unit}: "
               f"{pluralize(count, 'clip')}" for index, count in enumerate(bins.counts)]
     across = (bins.median - bins.low) / (bins.high - bins.low)
+    # The median is a line across the bars.
     median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0", y2=f"{_HEIGHT:g}",
                      class_="median")
 

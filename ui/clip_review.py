@@ -141,6 +141,7 @@ def _table(page: Page, view: View) -> Html:
     kind = "" if view.values["review.kind"] in ("", ALL) else view.values["review.kind"]
     total = index.count(kind)
     pages = max(1, -(-total // PAGE))
+    # A number beyond the last page means the last page.
     number = min(pages, page_number(view.values["review.page"]))
     page_clips = index.page((number - 1) * PAGE, PAGE, kind)
     decisions = review.read_decisions(page.workspace, name)
@@ -229,6 +230,7 @@ def clip_row(dataset: str, entry: IndexedClip, decision: ReviewDecision | None) 
     findings = [paragraph(job_views.level_badge(finding.level), " ", finding.message) for finding in entry.findings]
     transcript = element("textarea", text, rows="2", class_="clip-text", lang=entry.clip.language, dir="auto",
                          aria_label=f"Transcript of {entry.clip.id}")
+    # The page's script sends the decision.
     press = element("button", "Exclude" if included else "Include", type="button", class_="small-button",
                     data_do="exclude" if included else "include")
     sound = div("clip-sound", waveform_view(entry),
@@ -242,6 +244,7 @@ def clip_row(dataset: str, entry: IndexedClip, decision: ReviewDecision | None) 
 
 def waveform_view(entry: IndexedClip) -> Html:
     """The waveform from its peaks; the silence at both ends is paler."""
+    # The outline is stored as one byte for each column.
     peaks = list(bytes.fromhex(entry.measures.outline)) if entry.measures and entry.measures.outline else []
     if entry.measures is None or not peaks:
         return div("wave none", "No waveform. Prepare the dataset again to measure it.")
@@ -254,6 +257,7 @@ def waveform_view(entry: IndexedClip) -> Html:
     end_s = entry.measures.silence_end_s + entry.clip.trimmed_end_s
     whole_s = entry.measures.duration_s + entry.clip.trimmed_start_s + entry.clip.trimmed_end_s
     width, duration_s = len(peaks) - 1, max(whole_s, 1e-3)
+    # The silence at both ends is drawn over the wave.
     ends = [(0.0, start_s), (duration_s - end_s, end_s)]
     silent = join(element("rect", x=f"{width * start / duration_s:.1f}", y="0", height=f"{_WAVE_HEIGHT:g}",
                           width=f"{width * length / duration_s:.1f}", class_="silent") for start, length in ends)

@@ -76,6 +76,7 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     """
     finished = clips(state)
     count = max(len(texts_of(state)), len(finished))
+    # One explanation on the page suffices.
     romanised = next((index for index, sides in finished.items() if _base_reads_otherwise(sides)), None)
     indices = range(min(count, _SHOWN))
     remark = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
@@ -141,6 +142,7 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], orig
     first_clip = next(iter(sides.values()), None)
     language, text = (first_clip.language, first_clip.text) if first_clip else texts_of(state)[index]
     names = sides_of(state)
+    # A comparison is blind only while both sides may still be voted on.
     votable = state.alive or len(sides) == len(names)  # a single side of an ended job is heard, not voted on
     hidden = len(names) > 1 and blind and votable
     if hidden and len(sides) < len(names):
@@ -188,6 +190,7 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
         subject = "both models take" if last.verb == "compare" else "one model takes"
         message += f"; {subject} about {duration_text(seconds)} at the speed of the last job"
 
+    # Chunks end between words, so that a very long word exceeds any chunk.
     longest = max(text.split(), key=len)
     if len(longest) > _LONGEST_WORD:
         message += (f". One word has {len(longest):,} characters ({shortened(longest, 12)}) and may be refused, as "
@@ -204,6 +207,7 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     label = hidden_as or _TITLES[side]
     model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
     pause = element("button", "Pause", type="button", class_="stream-toggle", hidden=True)
+    # The model's name would tell the side.
     head = div("side-head", label) if hidden_as else div(
         "side-head", element("strong", label), span("small", model), pause)
     place = f"{state.id}/{index}/{side}"
@@ -214,6 +218,7 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     def address(path: str) -> str:
         return media.covered_url(state.id, path) if hidden_as else media.url("runs", state.id, path)
 
+    # File names tell the side too, so hidden clips have covered addresses.
     picture = element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
                       class_="spectrogram") if clip.spectrogram else NOTHING
     length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden_as else f", synthesized in {clip.seconds:.1f} s")

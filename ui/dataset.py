@@ -144,6 +144,7 @@ def preview(source: str, language: str) -> Html:
     """The detected format of the source, before it is prepared."""
     source, language = str(source or "").strip(), str(language or "").strip().lower()
     lines = source_preview.preview(source, language)
+    # A text in an unexpected script usually has the wrong language code.
     question = source_preview.script_question(source, language) if lines and language else ""
     notice = div("notice wait", element("strong", with_code(question)), paragraph(
         "Is the language right? “Accept any script” imports the texts as they are."))

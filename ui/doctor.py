@@ -135,6 +135,7 @@ def _shown(view: View) -> Diagnosis | None:
 def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
     """Diagnose the same checkpoint again, and restore."""
     states = [state for state in page.live.board.states() if state.verb == "doctor"]
+    # The newest diagnosis is that on the page.
     state = examined(max(states, key=lambda job: job.job.created, default=None), states)
     diagnosis = diagnosis_of(state)
     if state is None or diagnosis is None:
@@ -174,6 +175,7 @@ def _summary(view: View) -> Html:
 
 def assessment_view(diagnosis: Diagnosis) -> Html:
     """The result, and what was compared."""
+    # The assessment is one sentence; the details explain it.
     result = diagnosis.assessment
     banner = div(f"verdict {_TONES[result.level]}", element("strong", result.headline), paragraph(result.advice))
     about = job_views.facts([
@@ -197,6 +199,7 @@ def _plot(findings: Sequence[TensorFinding]) -> Html:
     """The median relative change of each layer's matrices; nothing where there are too few."""
     moves: dict[str, dict[int, list[float]]] = {}
     for finding in findings:
+        # Only matrices of numbered layers make a curve; vectors change on another scale.
         layer_number = _LAYER.search(finding.name)
         if layer_number and finding.part == "layers" and finding.touched and len(finding.shape) > 1 and finding.change:
             kind = "attention" if "attn" in finding.name else "other"
@@ -212,6 +215,7 @@ def _plot(findings: Sequence[TensorFinding]) -> Html:
 def _table(findings: Sequence[TensorFinding]) -> Html:
     """Changed tensors, then the others in collapsed tables."""
     changed = [finding for finding in findings if finding.state not in ("equal", "rounded")]
+    # Tensors that did not change are folded, as there are hundreds.
     rounded, equal = ([finding for finding in findings if finding.state == state] for state in ("rounded", "equal"))
     listed, unlisted = changed[:_SHOWN], changed[_SHOWN:]
 

@@ -56,5 +56,6 @@ def coverage_text(name: str, row_counts: SpelledRowCounts) -> str:
     """For how many new rows of a tokenizer each initialisation finds base tokens."""
     counts = ", ".join(f"{strategy} {count}" for strategy, count in row_counts.spelled.items())
     text = f"Of the {row_counts.rows} new rows of {name} (without tags), rows with base tokens: {counts}."
+    # A strategy that finds no base token falls back to the mean.
     empty = [strategy for strategy, count in row_counts.spelled.items() if count == 0]
     return f"{text} Without any, {' and '.join(empty)} equal{'s' * (len(empty) == 1)} mean." if empty else text

@@ -182,6 +182,7 @@ def options_of(models: object, languages: object, *values: object) -> EvaluateOp
 def choices(page: Page, view: View) -> list[str]:
     """References of every model, trained ones first, and the bounds."""
     references = [model.reference for model in voice_settings.references(page.workspace, view)]
+    # Trained models come first, then bases and bounds.
     trained = [name for name in references if not name.startswith("base:")]
     bases = [name for name in references if name.startswith("base:")]
     return [*trained, *bases, *(f"{name}+romanised" for name in bases),
@@ -204,6 +205,7 @@ def outcomes_view(view: View, report: EvaluationReport) -> Html:
     """What the training of each evaluated model taught: no metric of a silent model says that it is silent."""
     notices = []
     for model in report.models:
+        # A base model has no training, and an export's run may be deleted.
         run = view.job(model.run) if model.run else None
         if run is None or model.step is None:
             continue

@@ -69,6 +69,7 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormFi
 
 def _entry(name: str, field: FieldInfo) -> FormField:
     optional = type(None) in get_args(field.annotation)
+    # The type of an optional field is the one beside None.
     annotation = (next(part for part in get_args(field.annotation) if part is not type(None)) if optional
                   else field.annotation)
 
@@ -204,6 +205,7 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
     try:
         return model.model_validate(nested)
     except ValidationError as error:
+        # The error names fields as the form labels them.
         titles = {".".join(flag.path): flag.field.title for flag in flags(model) if flag.field.title}
         faults, hint = plain_faults(error, titles)
         raise UserError(" ".join(f"{fault}." for fault in faults), hint) from error

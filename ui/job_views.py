@@ -173,6 +173,7 @@ def too_few_steps(state: JobState) -> tuple[int, int] | None:
     planned_steps = state.job.settings.get("steps")
     if state.verb != "train" or not state.alive or not state.steps or not isinstance(planned_steps, int):
         return None
+    # The step that the time limit allows is estimated from the pace so far.
     reached = time_limited_step(state) or state.steps[-1].total_steps
     return (reached, planned_steps) if planned_steps < _ANY_STEPS and 3 * reached < planned_steps else None
 
@@ -360,6 +361,7 @@ def certificate_note(state: JobState, past: float | None, trained: bool = False)
 
 def result_fact(name: str, value: object) -> tuple[str, str]:
     """The title and the formatted value of one entry of a job's result."""
+    # Error rates are stored by language, with a suffix for those before training.
     kind, _, error_key = name.partition("_")
     title = _RESULT_TITLES.get(name, name.replace("_", " ").capitalize())
     if kind == "error" and error_key:
@@ -419,6 +421,7 @@ def on_page(text: str) -> str:
         return ", ".join(field(*flag.partition(" ")) for flag in re.findall(_FLAG, match[0]))
 
     def field(name: str, _space: str, value: str) -> str:
+        # A flag that no form has stays as it is.
         title = _titles_of_flags().get(name)
         if title is None:
             return f"{name} {value}".rstrip()

@@ -44,6 +44,7 @@ def build(page: Page) -> None:
         job_views.history_view(view.jobs),
         job_views.damaged_view(page.live.board.damaged, "Runs that cannot be read"))), "jobs")
 
+    # The details and the buttons follow the chosen job.
     page.live.watch("job", chosen)
     page.live.panel(chosen, job_choices, "jobs")
     page.live.panel(detail, job_detail, "jobs")

@@ -64,6 +64,7 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
                                              findings_view([check for check in findings if check.result == "fail"]))))
         living = gr.HTML(elem_id="living-jobs", elem_classes="notices")
         live.panel(living, lambda view: job_views.living_jobs(view.jobs))
+        # Its contents are laid out last, as they need the page.
         announced = gr.Column()
 
         # Run and comparison are made first, as Start sets them and other tabs render them.

@@ -65,6 +65,7 @@ def build(page: Page) -> None:
                 lines = gr.Checkbox(True, label="A clip per line; otherwise one long text", elem_id="listen-lines")
                 start_file = gr.Button("Synthesize the file", size="md", elem_id="speak-file")
                 file_notice = gr.HTML(elem_classes="notices", elem_id="listen-file-notice")
+            # Streaming and the blind test concern how clips are heard, not how they are made.
             stream = gr.Checkbox(True, label="Stream audio while it is synthesized", elem_id="listen-stream")
             blind = gr.Checkbox(False, label="Blind test: hide which is which, and vote", elem_id="listen-blind")
         with gr.Column(scale=3, min_width=300):
@@ -182,6 +183,7 @@ def clips_view(page: Page, view: View) -> Html:
     if state is None:
         selected = voice_settings.selected_models(page.workspace, view)[1]
         return _outcome(page, view, selected.reference) if selected else NOTHING
+    # In a blind test nothing may tell which model speaks.
     blind = _is_blind(page, view, state)
     speaking = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
     outcome = NOTHING if blind else _outcome(page, view, speaking)
@@ -224,6 +226,7 @@ def _means(page: Page, state: JobState) -> Html:
     """A line for each language of the clips: the mean errors on the certificate of the model that speaks."""
     reference = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
     name, _, step = reference.partition("@")
+    # Errors are those of the certificate, over all held-out sentences.
     path = records.certificate_path(page.workspace, name)
     if not name.startswith(("run:", "export:")) or not path.is_file():
         return NOTHING
@@ -255,6 +258,7 @@ def _trained_choices(page: Page, view: View) -> object:
     models = voice_settings.trained_models(page.workspace, view)
     _, after = voice_settings.selected_models(page.workspace, view)
     newest = view.job(models[0].name) if models and models[0].kind == "run" else None
+    # The base alone stays a choice, to hear it without a comparison.
     none = ("Base model only", voice_settings.BASE_ONLY) if models else ("No trained model yet: base model only", "")
     return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in models), none],
                      value=view.follow("finetuned", after.reference if after else none[1],
@@ -289,6 +293,7 @@ def unknown_view(page: Page, text: str | None, language: str | None, finetuned: 
     """The text with the characters marked that the model cannot read, while it is typed; nothing if it reads all."""
     text, language = (text or "")[:_MARKED_CHARACTERS], language or ""
     reference = base if finetuned in (voice_settings.BASE_ONLY, "", None) else finetuned
+    # Nothing is marked before there are a text and a model.
     if not text.strip() or not reference:
         return NOTHING
     try:
@@ -412,6 +417,7 @@ def _vote(page: Page, letter: str, pair: str | None) -> Sequence[object]:
     index = comparison_views.open_question(state, _voted(page, state))
     if index is None:
         raise UserError("All clips of this comparison have a vote.", "Synthesize another text.")
+    # Both sides have the same text and language.
     clip = comparison_views.clips(state)[index]["base"]
     sides = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True))
     models = {side: str(state.job.settings.get(side, "")) for side in comparison_views.SIDES}

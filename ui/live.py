@@ -84,6 +84,7 @@ class View:
 
     def _newest(self, verbs: Sequence[str]) -> JobState | None:
         candidates = [state for state in self.jobs if state.verb in verbs or not verbs]
+        # A running job comes before one that waits, and that before one with a result.
         runs = (state for state in candidates if state.status in ("running", "stopping"))
         alive = (state for state in candidates if state.alive)
         return next(iter((*runs, *alive, *filter(_has_result, candidates), *candidates)), None)
@@ -250,6 +251,7 @@ class Live:
         sent = dict(sent_input_hashes or {})
         view, panels = self._view(tab, values, sent), self._panels(True)
         changes = self._changes(panels, view, sent)
+        # The browser knows widgets by their place among the inputs.
         places = {component._id: index for index, component in enumerate(self.watched.values())}
 
         pending, updates = {}, []
@@ -271,6 +273,7 @@ class Live:
         for index, panel in panels.items():
             if panel.tab in ("", view.tab):
                 value = _rendered(panel, view)
+                # Only the hash is kept between two refreshes.
                 mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
                 if sent.get(index) != mark:
                     sent[index], changes[index] = mark, value

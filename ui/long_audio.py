@@ -82,6 +82,7 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     def of_kind(mode: str) -> Sequence[object]:
         if mode not in _RECOGNISERS:
             raise UserError(f"Kind: nothing is chosen (given: {mode!r}).", f"Choose one of {', '.join(_RECOGNISERS)}.")
+        # Each way to find the texts needs other recognisers.
         offered = _RECOGNISERS[mode]
         return [NOTHING, gr.update(choices=list(offered), value=offered[0], visible=mode != BY_HAND),
                 gr.update(visible=mode == WITH)]
@@ -169,6 +170,7 @@ def ready(page: Page, view: View) -> SegmentsCard | None:
     """The segments with texts of the newest finished job."""
     finished = [state for state in view.jobs if state.verb in ("segment", "transcribe", "align")
                 and state.status == "finished"]
+    # The newest segments are those that a person means.
     newest = max(finished, key=lambda state: state.job.created, default=None)
     segments = _loaded(page, str(newest.job.settings.get("segments", ""))) if newest is not None else None
     return segments.card if segments is not None and segments.card.texts else None
@@ -211,6 +213,7 @@ def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> lis
 
 def _start(page: Page, clips: Sequence[str], *entered: Value) -> Sequence[object]:
     values = dict(zip((*_SHARED, *_FIELDS, *clips), entered, strict=True))
+    # Each job waits for those before it, whose clips it reads.
     started: list[Job] = []
     for verb, options in jobs_to_start(page, values, keep=True):
         started.append(page.start(verb, options, after=[job.id for job in started]))
@@ -267,6 +270,7 @@ def doubts_view(segments: Segments) -> Html:
     if not segments.card.doubtful:
         return NOTHING
 
+    # A person checks the least certain clips first.
     doubtful = _doubtful(segments.folder / TABLE)
     rows = [(piece.recording, f"{int(piece.from_s) // 60}:{int(piece.from_s) % 60:02d}", piece.doubt, piece.text[:120])
             for piece in doubtful[:_MOST_DOUBTS]]

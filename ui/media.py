@@ -111,6 +111,7 @@ def curves_csv(state: JobState) -> str:
     rows: dict[int, dict[str, object]] = {}
     for step in state.steps:
         values = {name: value for name, value in dataclasses.asdict(step).items() if isinstance(value, int | float)}
+        # The time of the journal's entry is no measurement.
         del values["time"]
         rows[step.step] = {**values, **{f"learning_rate.{group}": rate for group, rate in step.learning_rates.items()}}
 
@@ -141,6 +142,7 @@ def resolve(workspace: Workspace, address: str) -> Path | None:
     if parts[0] == COVERED:
         return _uncovered(workspace, *parts[1:]) if len(parts) == 3 else None
     if parts[0] == PLAYED:
+        # Samples of uploads are stored outside the folders of jobs.
         home = workspace.path / PLAYED_FOLDER
         path = home.joinpath(*parts[1:])
         plain = len(parts) == 3 and _PLAYED_CLIP.fullmatch("/".join(parts[1:])) and not home.is_symlink()
@@ -153,6 +155,7 @@ def resolve(workspace: Workspace, address: str) -> Path | None:
     if folder not in PLACES.get(kind, ()) or Path(parts[-1]).suffix.lower() not in KINDS:
         return None
     with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have; links in a circle
+        # A link must not lead out of the folder.
         base = (workspace.path / kind / parts[1] / folder).resolve()
         path = workspace.path.joinpath(*parts).resolve()
         inside = path.is_relative_to(base) and base.is_relative_to(workspace.path.resolve())
@@ -204,6 +207,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             return PlainTextResponse("Not here.", status_code=404)
         kind = KINDS[path.suffix.lower()]
         try:
+            # A browser cannot play every format, so some formats are converted first.
             path = await run_in_threadpool(playable, workspace, path)
         except UserError as error:
             return PlainTextResponse(error.message, status_code=415)

@@ -76,6 +76,7 @@ def _build_family(page: Page, family: CatalogEntry) -> None:
     progress = gr.HTML(elem_id=f"progress-{family.name}")
 
     live = page.live
+    # The card tells what is in the workspace and what of it is damaged.
     live.panel(card, lambda _view: family_card(family, downloaded := _downloaded(page, family),
                                                _broken(page, downloaded)), "model")
     live.panel(get, lambda view: _download_button(page, family, view), "model")
@@ -112,6 +113,7 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
         folder = text("folder")
     with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
         save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
+    # Other files than the published ones are used only if a person accepts them.
     unknown = gr.CheckboxGroup([], label="Accept as a base model", visible=False,
                                elem_id=f"{family.name}-accept-unknown",
                                info="These files are not the published ones; certificates then say “unknown base”.")

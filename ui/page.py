@@ -117,6 +117,7 @@ class Page:
     def started_notice(self, job: Job) -> Html:
         """A notice that `job` has started, or that it waits for another job."""
         queue = self.live.board.queue()
+        # A job waits for those that it needs, then for the device.
         ahead = [state.id for state in queue if state.id in job.after]
         ahead += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
         name = job_views.readable(job.id)

@@ -135,6 +135,7 @@ def _recordings(manifest: Path) -> dict[str, tuple[str, str]]:
         for line in file:
             clip = foreign.loads(line) if line.strip() else None
             if isinstance(clip, dict):
+                # Texts are compared without case and marks, as a person may type them.
                 text = _plain(str(clip.get("text", "")))
                 if text not in recordings or clip.get("split") == "held_out":
                     recordings[text] = str(clip.get("audio", "")), str(clip.get("speaker", ""))
@@ -220,6 +221,7 @@ def is_imported(state: JobState) -> bool:
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:
     """What the training taught up to a step; None is the checkpoint that the run refers to."""
     if step is None:
+        # Step 0 stands for a run without a checkpoint.
         checkpoint = run_checkpoint(state)
         step = checkpoint[1] if checkpoint else 0
     return read_report(state.job.directory, step)

@@ -111,6 +111,7 @@ def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
     if name.strip() != opened and (page.workspace.rules / f"{name.strip()}.yaml").is_file():
         raise UserError(f"Other rules named {name.strip()!r} exist.",
                         f"Open them to change them, or save as {text_rules.copy_name(page.workspace, name.strip())!r}.")
+    # Equal rules are not written again.
     saved = text_rules.save(page.workspace, name.strip(), text)
     outcome = "exists already" if saved.state == "already there" else "saved"
     message = job_views.notice(f"{saved.name} {outcome} and selected for the next tokenizer.", "good")

@@ -79,6 +79,7 @@ def by_language(state: JobState, name: str) -> list[Series]:
     points_of = {code: [(float(entry.step), entry.languages[code][name]) for entry in state.evaluations
                         if name in entry.languages.get(code, {})] for code in _languages(state)}
     lines = [(code, points) for code, points in points_of.items() if points]
+    # Languages whose loss rose most come first.
     lines[1:] = sorted(lines[1:], key=lambda line: line[1][0][1] - line[1][-1][1])
     return [Series(job_views.language_name(code), points, colour, "dots")
             for (code, points), colour in zip(lines, _COLOURS, strict=False)]
@@ -102,6 +103,7 @@ def _small_charts(state: JobState, logarithmic: bool, x_end: float | None) -> li
         drawn.append(chart(title, [Series("measured", points, _COLOURS[3], "faint"),
                                    Series("smoothed", smooth(points), _COLOURS[3])], x_most=x_end, y_log=log))
 
+    # On some devices memory is not measured.
     memory = [(step, bytes_ / 2**30) for step, bytes_ in _along(state, lambda step: step.memory_bytes)]
     if memory:
         title = f"{_MEMORY.get(state.steps[-1].memory_of, 'Peak memory')}, GiB"
@@ -189,6 +191,7 @@ def sample_rows(samples: Sequence[SampleGenerated]) -> list[SampleRow]:
     """One row per sentence and voice, the new language first; a sample that a resumed run repeated counts once."""
     unique = {(sample.step, sample.path): sample for sample in samples}
     by_sentence: dict[tuple[str, str, int], dict[int, SampleGenerated]] = {}
+    # Voices are told apart by their order within a step.
     seen = Counter[tuple[int, str, str]]()
     for sample in unique.values():
         key = sample.step, sample.language, sample.text
@@ -260,6 +263,7 @@ def sample_grid(state: JobState, everything: bool = False) -> Html:
 
     rows += [_row(state.id, row, chosen) for row in chosen.rows]
     grid = div("takes", *rows, role="table", aria_label="Samples by step", style=f"--steps:{len(chosen.steps)}")
+    # The newest step decides whether the run needs an alarm.
     last = outcomes.get(chosen.steps[-1]) if chosen.steps else None
     alarm = NOTHING if last is None or not last.bad else div(
         "notice bad", element("strong", f"Step {chosen.steps[-1]:,}: {last.label}."),
@@ -333,6 +337,7 @@ def _score(error: float | None, step: int, first_score: tuple[int, float] | None
     share, label = f"{error:.0%}", f"step {step:,}, CER {error:.0%}"
     if first_score is None or first_score[0] == step:
         return span("take-error", share), label
+    # Points are rounded first, so that they agree with the percentages shown.
     change = round(100 * error) - round(100 * first_score[1])
     if not change:
         return span("take-error", share, element("small", "=")), f"{label}, same as step {first_score[0]:,}"

@@ -203,6 +203,7 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
 
     A certificate that is still to come does not count: it would hide a newer chain that has failed.
     """
+    # A training that waited for other jobs belongs to a chain.
     trainings = [state for state in states if state.verb == "train" and state.job.after]
     ahead = {name for state in states if state.alive and not state.certifies for name in (state.id, *state.job.after)}
     alive = [_chain_with(state, states) for state in trainings if state.id in ahead]
@@ -218,6 +219,7 @@ def _chain_with(training: JobState, states: Sequence[JobState]) -> list[JobState
 
     The certificate may have been started on another tab.
     """
+    # The chain is followed backwards from its training.
     by_id = {state.id: state for state in states}
     jobs = [training]
     while jobs[0].job.after and jobs[0].job.after[0] in by_id:
@@ -508,6 +510,7 @@ def further_options(workspace: Workspace, states: Sequence[JobState], length: st
     training = _last_training(states)
     if training is None:
         raise UserError("There is no training to continue.", "Train first.")
+    # The new training differs from the last one in its length alone.
     settings = training.job.settings
     family = model_info.family_of_extension(workspace, str(settings.get("extension", "")))
     _, length_options = training_options(workspace, family, str(settings.get("dataset", "")), length, gpus)
@@ -571,6 +574,7 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
         return view
     model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
     steps, minutes = (training.job.settings.get(name) for name in ("steps", "max_minutes"))
+    # The length is read back from the options, which do not name it.
     quick = steps == _quick(_family_or_first(workspace, model)).steps
     timed = next((length for length in MINUTES if steps == ANY_STEPS and minutes == float(length)), FULL)
     chosen = {"start_length": QUICK if quick else timed} | ({"start_model": model} if model else {})
@@ -628,6 +632,7 @@ def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
     if ":" in chosen:  # a language that it has is not added again
         everywhere |= set(model_info.spoken_languages(workspace, chosen))
 
+    # Languages of recordings that are being imported are offered already.
     preparing = {str(state.job.settings.get("language", "")) for state in view.jobs
                  if state.verb == "prepare" and state.alive}
     prepared = {dataset.language for dataset in records.datasets(workspace) if dataset.language}
@@ -698,6 +703,7 @@ def step_budget(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> S
     if length == QUICK:
         return None
     family, dataset = _family_or_first(workspace, view.values["start_model"]), view.values.get("start_dataset", "")
+    # The preset's number of steps is the measure of enough.
     needed = training_options(workspace, family, dataset, FULL, gpus)[1].steps
 
     def fitting(length: str) -> int | None:
@@ -769,6 +775,7 @@ def _timed(workspace: Workspace, jobs: Sequence[JobState], model: str) -> dict[t
                     fitting[extension] = model_info.model_of_extension(workspace, extension) == model_info.base_of(
                         workspace, model)
 
+            # A step's time depends on device and batch.
             batch = _batch_of(state.job) if fitting[extension] else None
             if batch is None or (key := (state.job.device, batch)) in seconds_by_batch:
                 continue
@@ -854,6 +861,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
                         "Choose “My own recordings”, or prepare a dataset on the Data tab.")
 
     family, stem = family_of_model(workspace, model), verb_form.model_stem(workspace, model)
+    # Prepared recordings are taken as they are; own ones are imported first.
     picked: dict[str, Any] = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     if own is not None and own.dataset not in workspace.list_datasets():
         picked |= {"source": own.source, "any_script": own.any_script, "keep_edges": own.keep_edges,
@@ -876,6 +884,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
 def _free_name(workspace: Workspace, options: job_chains.ChainOptions, states: Sequence[JobState]) -> str:
     """A free name for tokenizer and extension: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
     preferred = options.extended
+    # The shortest free name is the easiest to recognise.
     names = (preferred, f"{verb_form.model_stem(workspace, options.model)}-{options.dataset}"[:60].rstrip("._-"))
     for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
         if not _taken(workspace, replace(options, extended_name=name), states):

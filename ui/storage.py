@@ -81,6 +81,7 @@ class Measurements:
         except (OSError, UserError) as error:
             fault = str(error).rstrip(".")
         finally:
+            # The next measurement waits longer if this one took long.
             ended = time.monotonic()
             with self._guard:
                 self._fault, self._thread = fault, None
@@ -213,6 +214,7 @@ def _save_archive(page: Page, path: str | None) -> Sequence[object]:
 def packable(workspace: Workspace, view: View) -> Iterator[str]:
     """Exports, then trainings with a checkpoint that have ended."""
     ended = [state for state in view.jobs if not state.alive]
+    # A run that is still training could change while it is packed.
     references = catalog.list_references(workspace, ended)
     yield from (reference.reference for reference in references if reference.kind == "export")
     yield from (reference.reference for reference in references if reference.kind == "run")
@@ -262,6 +264,7 @@ def items_view(inventory: Inventory | None, workspace: Workspace, view: View) ->
     if not listed:
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
 
+    # Rows of runs tell the state of their jobs.
     states = {state.id: state for state in view.jobs}
     # A run that learned nothing is marked red, as it may be deleted first.
     red = {name for name, state in states.items() if kind == "run" and job_views.learned_nothing(state)}
@@ -298,6 +301,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
 
 def users_line(inventory: Inventory, item: Item) -> str:
     """Such as "2 runs, 1 export"."""
+    # An item may be used in several ways, and counts once.
     users = {use.user for use in inventory.by_item.get(item, ())}
     counts = {kind: sum(user.kind == kind for user in users) for kind in KINDS}
     return ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items() if count)

@@ -244,6 +244,7 @@ def lab_report_view(report: TokenizerComparison) -> Html:
 
 def candidates_view(report: TokenizerComparison) -> Html:
     """The candidates as a table, with the recommended one marked."""
+    # The recommended candidate is marked in the table.
     recommended = (" ", span("badge good", "recommended"))
 
     rows = [(element("div", entry.name, *(recommended if entry.name == report.recommendation.name else ())),

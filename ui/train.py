@@ -153,6 +153,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
     def resume(run: str, checkpoint: str, *values: Value) -> Sequence[object]:
         if not run:
             raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
+        # Only options that differ from the run's are changes.
         settings = load_job(page.workspace, run).settings
         changes = {name: value for name, value in zip(CHANGEABLE, values, strict=True)
                    if not same_value(value, cast(Value, settings.get(name, TrainOptions.model_fields[name].default)))}
@@ -185,6 +186,7 @@ def status_view(view: View) -> Html:
     if state is None:
         return job_views.empty("No runs yet. Start one below, or use the Start tab, which runs every step.")
 
+    # The card shows the id, as commands need it.
     title = join((job_views.job_title(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
     past = job_views.last_certificate_time(view.jobs, lambda job: job.job.settings.get("extension") == extension)
@@ -275,6 +277,7 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
         """One point per validation; a run that did not measure it has no points."""
         lines = []
         for state, colour in zip(states, _RUN_COLOURS, strict=False):
+            # By time, a validation is drawn at the time of its training step.
             steps = {step.step: step for step in state.steps}
             points = [(x_value(steps[entry.step]) if entry.step in steps else float(entry.step), value)
                       for entry in state.evaluations if (value := measure(entry)) is not None
@@ -317,6 +320,7 @@ def _run_label(state: JobState) -> str:
 def _run_table(states: Sequence[JobState]) -> Html:
     rows = []
     for state in states:
+        # Speed, memory and time are those of the last step.
         last = state.steps[-1]
         best = min(state.evaluations, key=lambda entry: entry.speech_loss, default=None)
         time_left = duration_text(state.eta_s) if state.alive and state.eta_s is not None else "–"
@@ -586,6 +590,7 @@ def checkpoints_view(state: JobState | None) -> Html:
     rows = []
     for step in steps:
         folder = checkpoint_names.folder_of(state.job.directory, step)
+        # Sizes tell which checkpoint to delete.
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         # A checkpoint may be kept for several reasons.
         reasons = ["best"] * (step == best) + ["last"] * (step == steps[-1])

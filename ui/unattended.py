@@ -55,6 +55,7 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
 
     Later the jobs that were resumed, while they live.
     """
+    # The countdown is shown until a person decides or it ends.
     seconds = offer.seconds_left()
     parts = []
     if seconds is not None:

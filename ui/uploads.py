@@ -100,6 +100,7 @@ def _assessment_view(assessment: SourceAssessment, key: str, language: str) -> H
     """Amount, findings and three players."""
     duration = f", about {duration_text(assessment.duration_s)}" if assessment.duration_s is not None else ""
     amount = f"{pluralize(assessment.clips, 'clip')}{duration}{'' if assessment.is_whole else ' (the first ones)'}"
+    # One speaker is the ordinary case and is not mentioned.
     speakers = f", {pluralize(assessment.speakers, 'speaker')}" if assessment.speakers > 1 else ""
     lines = findings(assessment, language)
     tone = "wait" if lines else "info"

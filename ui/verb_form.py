@@ -84,6 +84,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     groups name the values that differ from `preset`. `second`: another verb with the same options, and its button.
     """
     tab = VERBS[verb].tab
+    # Choices are filled in by the first refresh.
     form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()), defaults=defaults)
     with gr.Row(elem_classes="controls"):
         start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
@@ -284,6 +285,7 @@ def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
 def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
     """The choices of `replay_datasets`: none, each dataset in base languages, all of them, and the `chosen` ones."""
     base = _base_languages(workspace, extension)
+    # Replay is of base languages, so that the model does not forget them.
     names = [dataset.name for dataset in records.datasets(workspace) if set(dataset.languages) <= set(base)]
     several = [", ".join(names)] if len(names) > 1 else []
     picked = languages.split_names(chosen)
@@ -323,6 +325,7 @@ _EXTENDABLE: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[E
 
 def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[ExtendableModel]:
     """Like `extendable_models`, with details of each; cached while nothing changes."""
+    # Running trainings are left out, as their weights still change.
     references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
     stamp = catalog.references_stamp(workspace, references)
 

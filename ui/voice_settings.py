@@ -135,6 +135,7 @@ def references(workspace: Workspace, view: View) -> list[ModelReference]:
 def _selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     trained = trained_models(workspace, view)
     bases = [model for model in references(workspace, view) if model.kind == "base"]
+    # The newest trained model is preselected.
     newest = trained[0] if trained and view.values["finetuned"] != BASE_ONLY else None
     trained_model = _named(trained, view.values["finetuned"]) or newest
     fitting = _named(bases, _base_of(trained_model))

@@ -226,6 +226,7 @@ def _is_own(access: Access, origin: str | None, places: Sequence[tuple[str, int 
         return True
     try:
         parts = urlsplit(origin)
+        # An IPv6 address is compared in brackets, as in a Host header.
         place = (f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "", parts.port)
     except ValueError:
         return False
@@ -428,6 +429,7 @@ class Sessions(StateHolder):
     def delete_all_expired_state(self) -> None:
         """Gradio calls this every second."""
         time_now = time.monotonic()
+        # A session without a sign of life is parked before it is forgotten.
         quiet = datetime.datetime.now() - datetime.timedelta(seconds=_GONE_S)
         with self.lock:
             for session_id, state in list(self.session_data.items()):
@@ -457,6 +459,7 @@ class GuardedApp(App):
             return await send({"type": "websocket.close", "code": 1008})
 
         headers = Headers(scope=scope)
+        # Some proxies strip the prefix, others do not.
         prefix = urlsplit(self.root_path or scope.get("root_path", "")).path.rstrip("/")
         path = scope["path"]
         path = path.removeprefix(prefix) if path == prefix or path.startswith(f"{prefix}/") else path
@@ -531,6 +534,7 @@ class GuardedApp(App):
                 return Refusal(413, f"The upload of {int(text) / 1e6 if text.isdecimal() else 0:,.1f} MB exceeds the "
                                     f"{limit / 1e6:,.1f} MB that are {limit_reason}.")
             return _counted(receive, limit)
+        # The body is checked as a whole, then handed on as if it had just arrived.
         body = await _buffered(receive, _JSON_BYTES)
         if isinstance(body, Refusal):
             return body
