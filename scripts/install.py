@@ -51,13 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start, free = time.monotonic(), shutil.disk_usage(ROOT).free
 
     # An environment that works is used as it is.
-    if not (way := existing_way(args.folder)):
+    way = existing_way(args.folder)
+    if not way:
         shared_torch = "" if args.torch_index else torch_of_platform()
-        if not (way := make_environment(args.folder, args.way, bool(shared_torch))):
+        way = make_environment(args.folder, args.way, bool(shared_torch))
+        if not way:
             return _fail("No Python environment could be made.", "Install Python's venv module (Debian, Ubuntu: apt "
                          "install python3-venv) or uv (pip install uv), then run it again.")
 
-    if code := install(args.folder, way, Path(args.requirements), args.torch_index):
+    code = install(args.folder, way, Path(args.requirements), args.torch_index)
+    if code:
         hint = "Read its last lines above. Without network: check the package index."
         if way == "here":
             hint = ("If this Python is managed by the system, make an environment of your own and name its Python: "
@@ -162,7 +165,8 @@ def install(folder: Path, way: str, requirements: Path, torch_index: str) -> int
     pip = [python, "-m", "pip"]
     if torch_index:
         pins = [line for line in requirement_lines(requirements) if line.startswith("torch")]
-        if code := subprocess.run([*pip, "install", _NO_CHECK, "--index-url", torch_index, *pins]).returncode:
+        code = subprocess.run([*pip, "install", _NO_CHECK, "--index-url", torch_index, *pins]).returncode
+        if code:
             return code
     shared = way == "here" or way.endswith(SHARED)
     torch = _installed(python).get("torch", "") if shared else ""

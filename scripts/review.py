@@ -78,7 +78,8 @@ def _do(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
     print(f"{index.count_with_findings()} of {index.count()} clips have findings.")
     for kind in index.kinds():
         print(f"    {kind.level:8} {kind.kind}: {kind.count}{f' ({kind.parts})' if kind.parts else ''}")
-        if note := review.BEFORE_EXCLUDING.get(kind.kind):
+        note = review.BEFORE_EXCLUDING.get(kind.kind)
+        if note:
             print(f"             {note}")
 
     speakers = index.speakers(_SPEAKERS)
@@ -97,7 +98,8 @@ def _print_speakers(speakers: SpeakerSummary) -> None:
     print(f"{speakers.count} speakers, {speakers.alone} of them with one clip, which has no other to be its prompt.")
     for speaker in (*speakers.largest, *speakers.some_alone)[:_SPEAKERS_SHOWN]:
         print(f"    {duration_text(speaker.seconds):>10}  {speaker.clips:>6}  {speaker.name}")
-    if (remaining := speakers.count - _SPEAKERS_SHOWN) > 0:
+    remaining = speakers.count - _SPEAKERS_SHOWN
+    if remaining > 0:
         print(f"    and {remaining} more")
 
 

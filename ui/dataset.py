@@ -194,9 +194,11 @@ def report_view(report: ValidationReport) -> Html:
     # The worst are in the open; more of them are in a fold, and the rest in the file.
     head = ("", "Where", "Problem")
     parts.append(table(head, findings[:_SHOWN_FINDINGS]))
-    if folded := findings[_SHOWN_FINDINGS:_MOST_FINDINGS]:
+    folded = findings[_SHOWN_FINDINGS:_MOST_FINDINGS]
+    if folded:
         parts.append(element("details", element("summary", f"{len(folded)} more"), table(head, folded)))
-    if (unlisted := len(findings) - _MOST_FINDINGS) > 0:
+    unlisted = len(findings) - _MOST_FINDINGS
+    if unlisted > 0:
         parts.append(paragraph(f"{unlisted} more are in the dataset's report.json.", class_="small"))
     return join(parts)
 

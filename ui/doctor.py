@@ -165,7 +165,8 @@ def _summary(view: View) -> Html:
         return job_views.job_card(state)
 
     parts = [job_views.job_card(state)] if state.status != "finished" else []
-    if (result := state.result) and "ref" in result:
+    result = state.result
+    if result and "ref" in result:
         parts.append(job_views.notice(
             f"Restored as {result['ref']}: {result['old_rows']} base rows and {result['new_rows']} new rows. Compare "
             "it on Listen; its certificate is on Certificate. The diagnosis below is of the checkpoint, which is "

@@ -236,7 +236,8 @@ def report_view(state: JobState, report: EvaluationReport) -> Html:
 
     # The worst clips of each model can be played.
     for model in report.models:
-        if worst := report.worst(model.name, _WORST):
+        worst = report.worst(model.name, _WORST)
+        if worst:
             parts.append(element("details", element("summary", f"Worst clips of {model.name}"),
                                  *(_clip(state, clip) for clip in worst)))
 

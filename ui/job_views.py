@@ -181,11 +181,13 @@ def too_few_steps(state: JobState) -> tuple[int, int] | None:
 def training_alarm(state: JobState) -> Html:
     """A banner for a running training that learns nothing, or that is too short to learn anything."""
     advice = "Press Stop: what is saved stays, and nothing of the base model has changed."
-    if report := failing_report(state):
+    report = failing_report(state)
+    if report:
         words = learning.describe_report(report)
         return div("notice bad", element("strong", f"Two checks in a row failed. {words[:1].upper()}{words[1:]}."),
                    paragraph(learning.advise(report)), paragraph(advice), role="alert", data_alarm="failing")
-    if steps := too_few_steps(state):
+    steps = too_few_steps(state)
+    if steps:
         return div("notice bad", element("strong", f"Too short: about {steps[0]:,} of {steps[1]:,} steps fit into the "
                                                    "time limit."),
                    paragraph(f"With so few the model learns no speech. {advice} Then choose more time."),
@@ -293,7 +295,8 @@ def status_line(state: JobState) -> str:
 
     # A living job shows stage, progress, speed and the time that is left.
     time_left = f"about {duration_text(state.eta_s)} left" if state.eta_s is not None else ""
-    if (last := time_limited_step(state)) is not None:
+    last = time_limited_step(state)
+    if last is not None:
         time_left += f" until the time limit, at about step {last}"
     in_bytes = state.units_per_s is not None and state.progress is not None and state.progress.unit == "bytes"
     stage = current_stage(state)
@@ -516,7 +519,8 @@ def badge(state: JobState) -> Html:
 
 def progress_share(state: JobState) -> float | None:
     """0 to 1, or None where it is unknown. A training is measured by its steps."""
-    if limit := ended_by_time_limit(state):
+    limit = ended_by_time_limit(state)
+    if limit:
         return limit[0] / limit[1]
     if state.status == "finished":
         return 1.0

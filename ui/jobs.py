@@ -71,7 +71,8 @@ def job_choices(view: View) -> object:
 def job_detail(view: View) -> Html:
     """Status, options, result and log of the chosen job."""
     state = view.selected_job("job")
-    if deleted := view.deleted("job"):
+    deleted = view.deleted("job")
+    if deleted:
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("No jobs yet. Start one on any tab.")

@@ -167,7 +167,8 @@ def pair_choices(view: View) -> object:
 
 def status_view(view: View) -> Html:
     state = selected_comparison(view)
-    if deleted := view.deleted("pair"):
+    deleted = view.deleted("pair")
+    if deleted:
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("Nothing synthesized yet. Choose a model and a text, then click the button.")

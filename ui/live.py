@@ -118,7 +118,8 @@ class View:
     def choices(self, field: str, titles: Mapping[str, str], selected: JobState | None) -> dict[str, object]:
         """Choices and value of a dropdown of jobs. A deleted job stays chosen, so no other job replaces it silently."""
         choices = [(title, name) for name, title in titles.items()]
-        if deleted := self.deleted(field):
+        deleted = self.deleted(field)
+        if deleted:
             return {"choices": [(f"{deleted} (deleted)", deleted), *choices], "value": deleted}
         return {"choices": choices, "value": selected.id if selected else None}
 

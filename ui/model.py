@@ -87,7 +87,8 @@ def _build_family(page: Page, family: CatalogEntry) -> None:
     page.on(get.click, lambda *values: _start(page, family, values), chosen, [notice])
 
     def act(action: Callable[[Job], None], message: str) -> Sequence[object]:
-        if (state := _newest(live.board.states(), family)) is not None:
+        state = _newest(live.board.states(), family)
+        if state is not None:
             action(state.job)
         return [job_views.notice(message)]
 

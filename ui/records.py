@@ -239,7 +239,8 @@ def originals(state: JobState) -> dict[str, float]:
     errors = {} if cer is None else {str(state.job.settings.get("language", "")): cer}
     for name, value in (state.result or {}).items():
         error = _measure(value)
-        if (match := _RECORDINGS_CER.fullmatch(name)) and error is not None:
+        match = _RECORDINGS_CER.fullmatch(name)
+        if match and error is not None:
             errors[match[1]] = error
     return errors
 

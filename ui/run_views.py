@@ -55,7 +55,8 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
     notes = []
     if state.job.settings.get("scope") in ("rows", "gated"):
         notes.append("Base languages have no curve: in this scope their loss cannot change.")
-    if (unseen_count := len(_languages(state)) - len(_COLOURS)) > 0:
+    unseen_count = len(_languages(state)) - len(_COLOURS)
+    if unseen_count > 0:
         notes.append(f"{unseen_count} more languages are measured; those with the largest rise are shown.")
 
     return join((div("charts loss-charts", *charts), paragraph(" ".join(notes), class_="small") if notes else NOTHING,
@@ -248,7 +249,8 @@ def sample_grid(state: JobState, everything: bool = False) -> Html:
     for step in chosen.steps:
         badges = [span("badge", "before")] * (step == 0) + [span("badge", "first")] * (step == chosen.first)
         badges += [span("badge busy", "best")] * (step == chosen.best)
-        if (outcome := outcomes.get(step)) is not None and outcome.bad:
+        outcome = outcomes.get(step)
+        if outcome is not None and outcome.bad:
             badges.append(span("badge bad", outcome.label))
         heads.append(div(_cell_class(step, chosen), element("span", f"step {step:,}"), *badges, role="columnheader"))
 
@@ -318,7 +320,8 @@ def _row(run: str, row: SampleRow, chosen: SampleSelection) -> Html:
     cells = []
     for step in chosen.steps:
         cell = span("take-none", "–", title="No sample at this step")
-        if sample := row.samples.get(step):
+        sample = row.samples.get(step)
+        if sample:
             score, label = _score(sample.error, step, row.first)
             # Tab stops at the last step; the arrow keys go on from there.
             # Its name is the hidden words and what is seen; the arrow of a change is read by its title.

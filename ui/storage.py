@@ -68,7 +68,8 @@ class Measurements:
             running.join(patience_s)
         self._due = 0.0
         self.latest()
-        if thread := self._thread:
+        thread = self._thread
+        if thread:
             thread.join(patience_s)
 
     def _measure(self) -> None:

@@ -181,7 +181,8 @@ def run_choices(view: View) -> object:
 
 def status_view(view: View) -> Html:
     state = selected_run(view)
-    if deleted := view.deleted("run"):
+    deleted = view.deleted("run")
+    if deleted:
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("No runs yet. Start one below, or use the Start tab, which runs every step.")

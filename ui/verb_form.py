@@ -225,7 +225,8 @@ def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource
 
 def newest_made(view: View, kind: str) -> str:
     """The name of the artefact of a kind that was made last; empty if there is none."""
-    if (key := ("newest made",)) not in view.cache:
+    key = ("newest made",)
+    if key not in view.cache:
         names: dict[str, str] = {}
         for state in sorted((job for job in view.jobs if job.status == "finished"), key=lambda job: job.ended_at or 0):
             for field, artefact in VERBS[state.verb].makes.items():
@@ -267,7 +268,8 @@ def prerequisite_of(verb: str, name: str) -> str:
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
     """Raise `UserError` if a prerequisite is not chosen."""
     for name, value in zip(names, values, strict=True):
-        if (kind := prerequisite_of(verb, name)) and not str(value or "").strip():
+        kind = prerequisite_of(verb, name)
+        if kind and not str(value or "").strip():
             title = VERBS[verb].options.model_fields[name].title
             raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[kind][2])
 

@@ -178,7 +178,8 @@ def label(view: View, model: ModelReference) -> str:
 
 def pair_title(view: View, state: JobState) -> str:
     """Time, text and model of a comparison; the texts of a job that chooses them are known from its clips."""
-    if file := str(state.job.settings.get("file") or ""):
+    file = str(state.job.settings.get("file") or "")
+    if file:
         return f"{job_views.clock(state.job.created)}  {Path(file).name}, {model_title(view, state)}"
     texts = [text for _, text in comparison_views.texts_of(state)] or [
         next(iter(sides.values())).text for sides in comparison_views.clips(state).values()]

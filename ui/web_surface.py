@@ -119,11 +119,14 @@ def access(bound: str, port: int, allowed: Sequence[str] = (), share: bool = Fal
     frames: list[str] = []
 
     # Each known host of notebooks shows the page under an address of its own.
-    if studio := env.get("LIGHTNING_CLOUDSPACE_HOST"):
+    studio = env.get("LIGHTNING_CLOUDSPACE_HOST")
+    if studio:
         names.add(f"{port}-{studio.lower()}")
-    if pod := env.get("RUNPOD_POD_ID"):
+    pod = env.get("RUNPOD_POD_ID")
+    if pod:
         names.add(f"{pod.lower()}-{port}.proxy.runpod.net")
-    if space := env.get("SPACE_HOST"):
+    space = env.get("SPACE_HOST")
+    if space:
         names.add(space.lower())
         frames.append("https://huggingface.co")
     if (codespace := env.get("CODESPACE_NAME")) and (domain := env.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")):
@@ -253,7 +256,8 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
 
     if not isinstance(event, dict):
         return "The event is not an object."
-    if fault := _text_fault(event):
+    fault = _text_fault(event)
+    if fault:
         return fault
 
     # The event must be one of this page, with a value for each of its fields.
@@ -371,7 +375,8 @@ class SignInDelay:
 
         A wrong one is refused if as many wait as `_MOST_WAITING`; for more than twice as many there is no turn.
         """
-        if (waiting_count := self.waiting.get(address, 0)) >= 2 * _MOST_WAITING:
+        waiting_count = self.waiting.get(address, 0)
+        if waiting_count >= 2 * _MOST_WAITING:
             return Refusal(429, "Too many sign-ins at once. Wait a minute.")
         self.waiting[address] = waiting_count + 1
 
@@ -513,7 +518,8 @@ class GuardedApp(App):
             await super(GuardedApp, self).__call__(_plain(scope), _replay(bounded, receive), keep)
             return next((message["status"] for message in answer if "status" in message), 500)
 
-        if refused := await self.sign_in_delay.attempt(_client(scope), run):
+        refused = await self.sign_in_delay.attempt(_client(scope), run)
+        if refused:
             return refused
         for message in answer:
             await send(message)
@@ -664,7 +670,8 @@ def faster_core(script: str) -> str | None:
     The search visits all nodes before the one that it is for. Each event calls it about three times for each of the
     page's 200 inputs: half of what the page's scripts took. The replacement remembers where a widget was found.
     """
-    if not (match := _SEARCH.search(script)) or _EVENTS_OF_NODE not in script:
+    match = _SEARCH.search(script)
+    if not match or _EVENTS_OF_NODE not in script:
         return None
     faster = (Path(__file__).parent / "core.js").read_text("utf-8").replace("findNode", match["find"])
     script = f"{script[:match.start()]}{faster}{script[match.end():]}"

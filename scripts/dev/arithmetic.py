@@ -438,7 +438,8 @@ class _GPUKernels(TorchDispatchMode):
         if not (packet in flop_registry or packet is torch.ops.aten.scaled_dot_product_attention
                 or func.namespace == "prim"):
             with self:
-                if (result := func.decompose(*args, **kwargs)) is not NotImplemented:
+                result = func.decompose(*args, **kwargs)
+                if result is not NotImplemented:
                     return result
         result = func(*args, **kwargs)
         inputs, results = _tensors((args, kwargs)), _tensors(result)

@@ -112,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     names = args.stage.split(",")
-    if unknown := [name for name in names if name not in STAGES]:
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
         parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
     try:
         device = compute.setup_device(args.device)

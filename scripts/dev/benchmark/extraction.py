@@ -84,7 +84,8 @@ def _measure_random(bench: Bench, name: str, package: tuple[str, str], modules: 
 
     measures: dict[str, Measure] = {
         "ours": lambda: total_s / seconds(lambda: extractor.extract_batch(clips), bench.device)}
-    if (reference := bench.reference) is not None:
+    reference = bench.reference
+    if reference is not None:
         reference.ask(package[0])
         measures["package"] = lambda: total_s / reference.ask(package[1], lengths=lengths)["seconds"]
 

@@ -83,7 +83,8 @@ def _codes(bench: Bench, models: Models, context: int) -> list[BenchmarkRow]:
     decoded = sizes.codes * (sizes.repeats + 1)
     text = context - config.conditioning_length - 2 - decoded // 2
     measures = {name: _decoding(bench, model, text) for name, model in models.items()}
-    if (reference := bench.reference) is not None:
+    reference = bench.reference
+    if reference is not None:
         reference.ask("begin_gpt", text=text)
         measures["package"] = lambda: 1000 * reference.ask("decode", codes=sizes.codes)["seconds"] / sizes.codes
     stats = measure_interleaved(measures, sizes.repeats)

@@ -47,7 +47,8 @@ def measure(bench: Bench) -> BenchmarkResults:
     mel = models["float32"].mel(content, full_prompt, steps=1)
     measures["BigVGAN"] = lambda: seconds(lambda: vocoder.waveform(mel), bench.device) / length_s
 
-    if (reference := bench.reference) is not None:
+    reference = bench.reference
+    if reference is not None:
         reference.ask("s2mel")
         sizes_asked = {"frames": frames, "prompt": full_prompt.mel.shape[1], "steps": _STEPS}
         measures["package"] = lambda: reference.ask("mel", **sizes_asked)["seconds"] / length_s

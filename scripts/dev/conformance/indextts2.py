@@ -47,7 +47,8 @@ def compare(folder: Path) -> list[ConformanceRow]:
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", "Give the folder with the reference's files.")
     names = {path.name for path in folder.iterdir()}
-    if unknown := sorted(names - _FILES.keys() - {_PIECES}):
+    unknown = sorted(names - _FILES.keys() - {_PIECES})
+    if unknown:
         raise UserError(f"It is not known what {folder / unknown[0]} is compared with.", "Remove it from the folder.")
     if not names & _FILES.keys():
         raise UserError(f"{folder} holds nothing to compare.", "Give the folder with the reference's files.")

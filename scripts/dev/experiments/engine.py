@@ -25,7 +25,8 @@ def measure(workspace: Workspace) -> None:
         return
     command = [sys.executable, "-m", "scripts.dev.benchmark", "--only", options.PART, "--out",
                str(_file(workspace).parent)]
-    if code := subprocess.run(command, check=False).returncode:
+    code = subprocess.run(command, check=False).returncode
+    if code:
         raise UserError(f"The benchmark ended with exit code {code}.", "Its reason stands above.")
 
 
