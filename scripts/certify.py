@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check, or compute; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if any(argument.partition("=")[0] == _CHECK for argument in words):
+        # The comparison with the files is no job, so it has a parser of its own.
         parser = script_parser("certify", "Compare the certificate of a run or an export with its files.",
                                "print the outcome as one line of JSON")
         parser.add_argument(_CHECK, required=True, metavar="REFERENCE", help="run:ID, run:ID@STEP or export:NAME")

@@ -405,6 +405,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
                   workspace: Workspace) -> dict[str, object]:
     """What the preset sets below the options `above`, printed before the start."""
     defaults = TrainOptions.model_fields
+    # The preset depends on the amount of speech and the memory of the GPU.
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = model_info.family_of_extension(workspace, extension).name
     devices = gpus.find_gpus() if above.get("device") != "cpu" else ()
@@ -462,6 +463,7 @@ def exit_with(main: Callable[_Arguments, int], *positional: _Arguments.args, **n
         finally:
             sys.stdout.flush()  # here, where it can be caught; at the exit Python prints a traceback
     except BrokenPipeError:
+        # What remains in the buffers would raise the error again at exit.
         for stream in (sys.stdout, sys.stderr):
             discard_output(stream)
         code = OUTPUT_CLOSED

@@ -40,6 +40,7 @@ def translate(_workspace: Workspace, args: argparse.Namespace) -> Mapping[str, A
                         "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
 
     translation = foreign_settings.translate(values)
+    # A translated value may still be out of range here.
     parse_options(TrainOptions, dict(translation.options))
     print("\n".join(foreign_settings.table(translation)))
 

@@ -154,6 +154,7 @@ def _share_packages(folder: Path) -> None:
     """
     packages = sysconfig.get_paths()["purelib"]
     code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    # The environment's own Python knows where its packages are.
     inside = subprocess.run([folder / "bin" / "python", "-c", code], capture_output=True, text=True,
                             check=True).stdout.strip()
     (Path(inside) / "platform.pth").write_text(f"{packages}\n", encoding="utf-8")
@@ -204,6 +205,7 @@ def announce(pip: Sequence[str], requirements: Path, installed: Mapping[str, str
             return code
         entries = [entry["metadata"] for entry in json.loads(report.read_text(encoding="utf-8"))["install"]]
 
+    # Names are compared as pip spells them.
     names = {_canonical(name): version for name, version in installed.items()}
     new = [f"{entry['name']} {entry['version']}" for entry in entries if _canonical(entry["name"]) not in names]
     replaced = [f"{entry['name']} {names[_canonical(entry['name'])]} by {entry['version']}" for entry in entries

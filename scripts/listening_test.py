@@ -22,6 +22,7 @@ _RESULTS = "print the results of an evaluation's listening tests, and write them
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
+    # Two words are actions of this script; all else makes a test.
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] not in (["import"], ["results"]):
         return run_verb("listening_test", words, more=f"Also: `import FILE...` ({_IMPORT}) and `results EVALUATION` "
@@ -62,6 +63,7 @@ def _show(workspace: Workspace, evaluation: str) -> list[dict[str, Any]]:
         print(f"{result.test}: {result.about}")
         for title, head, rows in listening_tables(result):
             print(f"\n{title}")
+            # Columns are as wide as their longest cell.
             widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
             for row in (head, *rows):
                 print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -51,6 +51,7 @@ def _do(workspace: Workspace, args: argparse.Namespace) -> int:
         control.use_checkpoint(job, "" if args.use == "best" else args.use)
         code = run_job(proof)
 
+    # Every call ends with the list of checkpoints.
     steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
     if args.json:
         print(json.dumps({"run": run.name, "steps": steps, "names": names}, ensure_ascii=False))

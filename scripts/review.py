@@ -106,6 +106,7 @@ def _print_speakers(speakers: SpeakerSummary) -> None:
 def _decide(workspace: Workspace, args: argparse.Namespace) -> int:
     """Note what the command line decides; about how many clips."""
     named = [*args.exclude, *args.include, *(clip_id for clip_id, _ in args.text)]
+    # A new decision begins with the state that the clip has now.
     included_before = {clip_id: review.is_in(workspace, args.dataset, clip_id) for clip_id in named}
 
     # What is undone comes first, so that the other flags decide anew.

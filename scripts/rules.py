@@ -93,6 +93,7 @@ def _cost(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _texts(workspace: Workspace, args: argparse.Namespace, limit: int | None) -> list[str]:
+    # Texts of all sources are tried together.
     texts = list(args.text)
     if args.texts:
         texts += foreign.read_text(Path(args.texts)).splitlines()

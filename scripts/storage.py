@@ -111,6 +111,7 @@ def _row(reference: str, usage: Usage) -> dict[str, Any]:
 
 
 def _show(workspace: Workspace, inventory: Inventory, item: Item) -> dict[str, Any]:
+    # Dependencies are shown in both directions.
     users = {use.user.reference: use.how for use in inventory.by_item.get(item, ())}
     needs = {use.item.reference: use.how for use in inventory.dependencies if use.user == item}
     usage = storage.measure_checkpoint(workspace, item) if item.run else inventory.items.get(item)

@@ -33,6 +33,7 @@ def with_nearest(message: str, known: Collection[str]) -> str:
 
     hints = []
     for unknown in re.findall(r"--[\w-]+", message):
+        # Other programs write options with underscores.
         name = unknown.replace("_", "-").lower()
         # Names of other programs come before names that only look alike.
         meant = [option for option in _ELSEWHERE.get(name, ()) if option in known]

@@ -185,6 +185,7 @@ def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS, *, ad
         counts.append((sum(size for of_adapter, size in read if not of_adapter), launches(name, model),
                        launches(name, model, triton=True), sum(size for of_adapter, size in read if of_adapter)))
 
+    # Guidance decodes each text in two rows.
     rows, width = 2 if model.guided else 1, model.config.decoder.width
     value_bytes = next(model.speech_head.parameters()).element_size()  # the cache of a GPU has the same type
     cache = rows * layers * 2 * width * positions * value_bytes
@@ -266,6 +267,7 @@ def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dty
     """Of clips that all have the length of the longest one of the benchmark."""
     counts = [_peaks(name, sizes, scope, dtype, layers, _COUNTED, checkpointing=checkpointing)
               for layers in MODELS[name].depths(sizes)]
+    # Peaks of two depths give that of the full model.
     model, *peaks = (further(counted, MODELS[name].depth(sizes)) for counted in zip(*counts, strict=True))
     return StepMemory(model, tuple(peaks))
 
@@ -456,6 +458,7 @@ class _GPUKernels(TorchDispatchMode):
 
         if packet in (aten.copy_, aten.fill_, aten.zero_):
             moved -= _bytes(inputs[0])  # is not read
+        # Kernels without a formula count by the bytes that they move.
         kind = KINDS[-1]
 
         if operations:
@@ -507,6 +510,7 @@ def _decoding_table(name: str) -> str:
                   f"{costs.cache / 1e6:.0f} MB of cache ({costs.cache / POSITIONS / 1e3:.0f} kB a position)", "",
                   "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
         for gpu in GPUS:
+            # Decoding can be no faster than the memory is read.
             bare = costs.read(gpu) / gpu.bytes_a_second
             times = [f"{1000 * time:.3g}" for time in (bare, costs.seconds(gpu, REPLAY_S),
                                                        costs.seconds(gpu, LAUNCH_S))]

@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="narrow models in the benchmark")
     args = parser.parse_args(arguments)
 
+    # Wrong names are refused before the first stage takes its minutes.
     names = args.stage.split(",")
     unknown = [name for name in names if name not in STAGES]
     if unknown:
@@ -164,6 +165,7 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
 
     start = time.monotonic()
     with open(scratch / "log", "w", encoding="utf-8") as log:
+        # A session of its own lets the whole group be killed.
         process = subprocess.Popen([sys.executable, *command], cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT,
                                    env={**os.environ, **stage.environment}, start_new_session=True)
         try:
@@ -219,6 +221,7 @@ def write(folder: Path, result: StageResult) -> None:
     """Put the stage's result into both files in `folder`, in the place of an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "gpu.json"
+    # Results of other stages stay.
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     results = {**stored, result.stage: asdict(result)}
     ordered = {name: results[name] for name in (*STAGES, *results) if name in results}  # also of former stages

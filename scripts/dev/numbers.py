@@ -60,6 +60,7 @@ def other_library(name: str, chosen: Numbers) -> NumberSpeller | None:
     if chosen.engine == "icu":
         library_code = languages.get(name)
         return number_speller(Numbers(engine="num2words", language=library_code)) if library_code else None
+    # num2words has the country's code for Kazakh.
     language = {"kz": "kk"}.get(name, name.partition("-")[0])
     return number_speller(Numbers(engine="icu", language=language)) if language in ICU_LANGUAGES else None
 

@@ -63,6 +63,7 @@ def main(folder: Path) -> None:
                 counts[size, "false: unrelated"].append(match.kind is MatchKind.UNRELATED)
                 offset = offsets[number % len(offsets)]
                 shifted = np.roll(lengths, offset)
+                # A shift in a real dataset has no partner at one end.
                 lost = shifted.copy()
                 lost[:max(0, offset)] = lost[size + min(0, offset):] = np.nan
                 for name, texts in (("cyclic", shifted), ("one end lost", lost)):

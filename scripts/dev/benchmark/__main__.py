@@ -87,6 +87,7 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
             reference = stack.enter_context(opened)
         bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True), keep)
         for name in args.only:
+            # Results are written after each part, as a later one may fail.
             part = PARTS[name](bench)
             all_results = BenchmarkResults(all_results.rows + part.rows, all_results.costs + part.costs)
             partial.clear()

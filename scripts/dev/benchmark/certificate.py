@@ -54,6 +54,7 @@ def measure(bench: Bench) -> BenchmarkResults:
             syntheses.extend(evaluator.speak(model, texts, _SAMPLING))
 
     start = time.perf_counter()
+    # Time and memory are measured in the same pass.
     peak = memory_plan.peak_bytes(bench.device, work)
     duration_s = time.perf_counter() - start
     assert {synthesis.finish_reason for synthesis in syntheses} == {"stop"}

@@ -138,6 +138,7 @@ def _built_in(bench: Bench) -> BenchmarkResults:
                           "",
                   hashlib.sha256(row.id.encode()).hexdigest()) for row in rows]
     dataset = PreparedDataset(source, make_card("demo", "am", "demo", clips), tuple(clips))
+    # The unit is hours of speech in an hour.
     total_s = sum(clip.duration_s for clip in clips)
 
     def prepare() -> float:

@@ -81,6 +81,7 @@ def _codes(bench: Bench, models: Models, context: int) -> list[BenchmarkRow]:
     """Milliseconds a code around `context` positions."""
     sizes, config = bench.sizes, bench.sizes.voice
     decoded = sizes.codes * (sizes.repeats + 1)
+    # The codes lie around the wanted number of positions.
     text = context - config.conditioning_length - 2 - decoded // 2
     measures = {name: _decoding(bench, model, text) for name, model in models.items()}
     reference = bench.reference

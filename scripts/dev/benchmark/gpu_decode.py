@@ -44,6 +44,7 @@ def decode_rows(bench: Bench, part: str, models: Mapping[str, Any], adapt: Calla
     model = models[precision]
     for variant in ("no adapter", "adapter"):
         if variant == "adapter":
+            # The model keeps its adapters, so that they come second.
             adapt(bench, model)
         for texts in TEXTS:
             bench.say(f"{part}: {texts} texts together, {variant}")

@@ -47,6 +47,7 @@ def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Samp
         if model is on_cpu:
             continue
         for by_steps in (False, True) if bench.device.type == "cuda" and name != "float32" else (False,):
+            # Steps are slow, so one sample has to do.
             compared = samples[:1] if by_steps else samples
             computed = [logits(model, sample, bench.device, by_steps).cpu() for sample in compared]
             pairs = list(zip(computed, expected, strict=False))

@@ -37,6 +37,7 @@ def main(counts: list[int]) -> None:
     """Each stage at each size, one process after the other."""
     for name in STAGES:
         peaks = [_child(name, count) for count in counts]
+        # The slope tells what each further utterance costs.
         grows = (peaks[-1] - peaks[0]) * 2**20 / max(1, counts[-1] - counts[0])
         sizes = ", ".join(f"{count:,}: {mib:.0f} MiB" for count, mib in zip(counts, peaks, strict=True))
         print(f"{name}: {sizes} ({grows:.0f} bytes an utterance)", flush=True)

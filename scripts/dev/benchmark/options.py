@@ -72,6 +72,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     variants["batches of any length"] = _Variant(_unsorted(training.make(bench, "gated")))
     variants["attention that is not fused"] = _Variant(training.make(bench, "gated"), fused=False)
 
+    # Memory is measured first, while nothing else runs.
     peaks = {name: variant.peak(bench) for name, variant in variants.items()}
     measures: dict[str, Measure] = {name: variant.speed for name, variant in variants.items()}
     speeds = measure_interleaved(measures, bench.sizes.epochs)

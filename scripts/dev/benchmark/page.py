@@ -253,6 +253,7 @@ def print_start(title: str, app: Served) -> PageClient:
 
 def fill(workspace: Workspace, ended: int, queued: int) -> list[FileLock]:
     """Make `ended` jobs, and `queued` ones that wait; the locks that keep these alive."""
+    # All ended jobs have the same two journals.
     journals = {"train": [Queued(), Started(1, 1), *(
         Step(step, 100, 5.0 - step / 50, 4.0, {"rows": 5e-3}, 1.0, 5000.0, 0.4 * step) for step in range(1, 101)),
         Evaluated(100, 3.0, {"am": 0.4}), CheckpointSaved(100, "checkpoints/step-000100", True),
@@ -304,6 +305,7 @@ def measure_sessions(app: Sequence[str], sessions: int) -> None:
                     client.select(tab)
                     client.tick()
             if number in (_WARM_SESSIONS - 1, _WARM_SESSIONS + sessions - 1):
+                # Memory of closed pages is freed only after the app noticed.
                 time.sleep(_CLOSED_S)
                 resident = page.resident_bytes()
                 if warm_bytes:
@@ -397,6 +399,7 @@ def compare(title: str, page: PageClient, bare: PageClient, answers: int, app: S
     page_times: dict[str, list[float]] = {}
     bares: list[float] = []
     for _ in range(answers):
+        # Both pages are asked once a second, as a browser asks.
         began = time.monotonic()
         for kind, passed in page.tick().items():
             page_times.setdefault(kind, []).append(passed)

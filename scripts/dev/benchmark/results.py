@@ -94,6 +94,7 @@ def _word(met: bool) -> str:
 
 def as_json(machine: Machine, settings: Mapping[str, object], benchmark: BenchmarkResults) -> str:
     """All results, with ratios and whether targets were met."""
+    # Ratios and targets are stored too, so that a reader needs no formula.
     rows = [{**dataclasses.asdict(row), "ratio": row.ratio, "target": row.target_status(machine.device)}
             for row in benchmark.rows]
     costs = [dataclasses.asdict(cost) for cost in benchmark.costs]

@@ -42,6 +42,7 @@ def measure(bench: Bench) -> BenchmarkResults:
         prompt = full_prompt.last(round(prompt_s * FRAME_RATE))
         return lambda: seconds(lambda: models[precision].mel(content, prompt, steps=steps), bench.device) / length_s
 
+    # A setting that occurs twice is measured once.
     settings = dict.fromkeys([*((name, _STEPS, long_s) for name in models), (best, _FAST_STEPS, short_s)])
     measures = {_name(*setting): flow(*setting) for setting in settings}
     mel = models["float32"].mel(content, full_prompt, steps=1)

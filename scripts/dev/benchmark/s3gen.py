@@ -48,6 +48,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
 
     best = str(bench.half() or torch.float32).removeprefix("torch.")
+    # Only the best precision is measured in all settings.
     plain = [name for name in models if name != best]
     variants = [SynthesisVariant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
     variants += [SynthesisVariant(best, steps, prompt_s)

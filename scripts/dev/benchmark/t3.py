@@ -73,6 +73,7 @@ def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Ben
     """Milliseconds a code around `context` positions."""
     sizes, guidance = bench.sizes, _GUIDANCE if guided else 0.0
     decoded = sizes.codes * (sizes.repeats + 1)
+    # The codes lie around the wanted number of positions.
     text = context - sizes.language.conditioning_length - 2 - decoded // 2
     measures = {name: _decoding(bench, model, text, 1, guidance) for name, model in models.items()}
     with _package(bench, guided, text, context - decoded // 2) as (_, ask):

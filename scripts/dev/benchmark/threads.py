@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             training.read()  # when everything is loaded
         planned_windows = [(training, busy) for busy in (0, args.busy) for training in trainings]
         for _ in range(args.rounds):
+            # Windows that other programs disturbed are measured again.
             windows = [(training, busy, measure(training, busy, args.seconds, 60 * args.wait))
                        for training, busy in planned_windows]
             planned_windows = [(training, busy) for training, busy, other_share in windows if other_share > DISTURBED]

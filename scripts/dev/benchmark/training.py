@@ -124,6 +124,7 @@ def beside_package(bench: Bench, name: str) -> list[BenchmarkRow]:
     assert (reference := bench.reference) is not None
 
     package, lengths = _PACKAGES[name], clip_lengths(bench, name)
+    # Both train the same number of layers, as many as the package's memory allows.
     layers = _affordable(bench, name)
     smaller = bench.smaller(shallower(bench.sizes, layers))
     trainer = make(smaller, "rows", name)
@@ -244,6 +245,7 @@ def _affordable(bench: Bench, name: str) -> int:
     """Layers with which the package's full finetune fits into the free memory."""
     config = bench.sizes.language if name == "chatterbox" else bench.sizes.voice
     package, lengths, depth = _PACKAGES[name], clip_lengths(bench, name), config.decoder.layers
+    # Right-padding makes every clip as long as the longest.
     positions = bench.sizes.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
     free = compute.free_bytes(bench.device)
     for layers in _FEWER:

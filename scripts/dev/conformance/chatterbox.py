@@ -68,6 +68,7 @@ def _t3(path: Path) -> list[ConformanceRow]:
     conditions = Conditioning(vectors["speaker_emb"], prompt, torch.tensor([prompt.shape[1]]),
                               vectors["emotion_adv"].flatten())
     conditioning = model.embed_conditioning(conditions)
+    # One pass over the whole sequence, as in training.
     hidden = model.tfmr(torch.cat([conditioning, model.embed_text(text), model.embed_speech(speech)], 1))
     _, text_hidden, speech_hidden = hidden.split([conditioning.shape[1], text.shape[1], speech.shape[1]], 1)
 

@@ -141,6 +141,7 @@ def _write(path: Path, workspace: Workspace, groups: Sequence[TrialGroup], seeds
         folders = [_folder(workspace, trial, seed) for seed in range(seeds)]
         return [result for folder in folders if (result := results.read(folder))]
 
+    # The tables are written from files, so that a later call can add seeds.
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
     sections.append(engine.section(workspace))
     folders = [_folder(workspace, trial, seed) for group in groups for trial in group.trials for seed in range(seeds)]

@@ -56,6 +56,7 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
     model = plainly(tts, workspace.exports / f".{name}")
     learn(model, tts.front_end.prefix_size, data, options)
     tensors = model.module.state_dict()
+    # An older export of the same trial is replaced.
     shutil.rmtree(workspace.exports / name, ignore_errors=True)
     with atomic_directory(workspace.exports / name) as folder:
         _export(workspace, tts, tensors, folder, name, options)

@@ -36,6 +36,7 @@ def section(workspace: Workspace) -> str:
     if not _file(workspace).is_file():
         return f"{head}Not measured.\n"
     data = json.loads(_file(workspace).read_text(encoding="utf-8"))
+    # Speed and memory are rows of their own in the benchmark's file.
     memory = {row["what"].removesuffix(_MEMORY): row["ours"] for row in data["rows"] if row["what"].endswith(_MEMORY)}
     rows = [["options", "tokens a second", "times as fast as none", "memory"]]
     rows += [[row["what"], f"{row['ours']['median']:.0f} ({row['ours']['least']:.0f} to {row['ours']['most']:.0f})",

@@ -72,6 +72,7 @@ def _group(name: str, values: Mapping[str, object], steps: int | None) -> TrialG
     for trial, changed in trials.items():
         changes = dict(_mapping(changed))
         extend = _mapping(changes.pop("extend", {}))
+        # A shortened trial still has a checkpoint.
         every = min(length, int(str(common.get("checkpoint_every", 200))))
         options = {**common, **changes, "steps": length, "checkpoint_every": every}
         variants.append(ExperimentTrial(name, trial, options, extend, steps is not None, str(values.get("recipe", ""))))

@@ -48,6 +48,7 @@ def main() -> None:
             assert sentence.original is not None
             recording = audio.load(sentence.original, MEL_SETTINGS.sample_rate)
             mel = audio.log_mel(recording[None], MEL_SETTINGS)
+            # All vocoders get the same decoded mel.
             coded = extractor.codec.decode(extractor.codec.encode(mel), extractor.codec.embed_speaker(mel))
             sounds = {"recording": recording, **{name: make(coded)[0] for name, make in vocoders.items()}}
             cepstra = {name: measures.mel_cepstra(sound, MEL_SETTINGS.sample_rate) for name, sound in sounds.items()}

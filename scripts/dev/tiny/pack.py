@@ -158,6 +158,7 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
 
             if language not in BASE_LANGUAGES:
                 continue
+            # Each text is spoken by every voice.
             twice = [clip for clip in clips for _ in VOICE_NAMES]
             texts = [front_end.encode(clip.text, language) for clip in twice]
             speakers = [voices[name] for _ in clips for name in VOICE_NAMES]

@@ -44,6 +44,7 @@ def main() -> None:
     evaluator = SpeechEvaluator.of(base, base.family.load_recogniser(base.base_folder))
     print("| set | originals | before | after |\n|---|---|---|---|")
     for language in (*BASE_LANGUAGES, "am"):
+        # Only the extension has rows of the new language.
         untuned = base if language in BASE_LANGUAGES else untrained
         for split in SPLITS:
             _row(evaluator, untuned, finetuned, language, split)

@@ -223,6 +223,7 @@ def train(clips: list[EncodedClip], config: T3Config, levels: tuple[int, ...], c
     """Train for `count` steps, at most `seconds`; prints a line every 100."""
     torch.manual_seed(seed)
     model = T3(config).train()
+    # The mean speaking rate aligns the positions of text and codes at the start.
     rate = sum(len(s.sample.text_ids) - 3 for s in clips) / sum(len(s.sample.speech_codes) for s in clips)
     initialise(model, levels, rate)
     model.to(device)
@@ -233,6 +234,7 @@ def train(clips: list[EncodedClip], config: T3Config, levels: tuple[int, ...], c
     begin, recent = time.time(), []
     for step, batch in steps(clips, batch_size, count, seed,
                              lambda s: len(s.sample.speech_codes) + len(s.sample.text_ids)):
+        # Steps and seconds limit the training, whichever ends first.
         progress = max(step / count, (time.time() - begin) / seconds)
         if progress >= 1:
             break
