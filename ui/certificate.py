@@ -72,8 +72,12 @@ def build(page: Page) -> None:
     live.watch("proof", subject)
     live.panel(subject, lambda view: _subjects(page, view), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")
-    live.panel(override, lambda view: gr.update(
-        choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
+
+    def override_choices(view: View) -> object:
+        failed = _failed(page, _chosen(page, view))
+        return gr.update(choices=list(failed), visible=bool(failed))
+
+    live.panel(override, override_choices, "certificate")
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
     # A typed name stays; a suggested one follows the chosen run.
@@ -435,8 +439,13 @@ def build_push(page: Page) -> None:
     last = gr.HTML(elem_id="push-result")
 
     page.live.watch("push.export", export)
-    page.live.panel(export, lambda view: choice_update(exports := page.workspace.list_exports(), view.follow(
-        "push.export", view.values["push.export"], exports, verb_form.newest_made(view, "export"))), "certificate")
+
+    def export_choices(view: View) -> object:
+        exports = page.workspace.list_exports()
+        newest = verb_form.newest_made(view, "export")
+        return choice_update(exports, view.follow("push.export", view.values["push.export"], exports, newest))
+
+    page.live.panel(export, export_choices, "certificate")
     page.live.show_when(stop, lambda view: view.newest("push"),
                         lambda job: job.alive and job.status != "stopping", "certificate")
 

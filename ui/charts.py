@@ -143,8 +143,8 @@ def log_ticks(low: float, high: float, limit: int = 6) -> list[float]:
     """Logarithms within [low, high] of round multiples of powers of ten, or of the powers alone if these are many."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     for factors in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        heights = [height for power in powers for factor in factors
-                   if low <= (height := power + math.log10(factor)) <= high]
+        marks = [power + math.log10(factor) for power in powers for factor in factors]
+        heights = [height for height in marks if low <= height <= high]
         if len(heights) <= limit:
             return heights
     return heights[::math.ceil(len(heights) / limit)]

@@ -67,8 +67,13 @@ def build(page: Page) -> None:
         page.live.watch(f"review.{field}", widget)
     for component, render in ((kind, _kinds), (spread, _spread), (findings, _findings), (table, _table)):
         page.live.panel(component, partial(render, page), TAB)
-    page.live.panel(dataset, lambda view: choice_update(datasets := page.workspace.list_datasets(), view.follow(
-        "review.dataset", view.values["review.dataset"], datasets, verb_form.newest_made(view, "dataset"))), TAB)
+
+    def dataset_choices(view: View) -> object:
+        datasets = page.workspace.list_datasets()
+        newest = verb_form.newest_made(view, "dataset")
+        return choice_update(datasets, view.follow("review.dataset", view.values["review.dataset"], datasets, newest))
+
+    page.live.panel(dataset, dataset_choices, TAB)
     page.live.panel(model, lambda view: choice_update(page.workspace.list_models(), view.values["review.model"]), TAB)
     last = verb_form.last_job_view("revise", "")
     page.live.panel(saved, lambda view: last(view) if view.newest("revise") else NOTHING, TAB)

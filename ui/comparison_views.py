@@ -82,7 +82,8 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     remark = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
 
     # A blind comparison ends with the clip to vote on.
-    if blind and (current := _clip_to_vote_on(state, count, voted)) is not None:
+    current = _clip_to_vote_on(state, count, voted) if blind else None
+    if current is not None:
         indices = range(current + 1)[-_SHOWN:]
         remark = f"Clip {current + 1} of {count}. The next one appears after your vote." if current + 1 < count else ""
 
@@ -152,7 +153,8 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], orig
     order = blind_order(state.id, index) if hidden else names
     cards = [_side(state, side, index, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
              for letter, side in zip("AB", order, strict=False)]
-    if not hidden and (address := recording(text)):
+    address = "" if hidden else recording(text)
+    if address:
         cards.insert(0, div("side", div("side-head", element("strong", "Original recording")),
                             player(address, "Original recording"), waveform(address)))
 

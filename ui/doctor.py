@@ -45,7 +45,12 @@ def build(page: Page) -> None:
             page.live.panel(result, _summary, "doctor")
             _build_restore(page)
     details = gr.HTML(elem_id="diagnosis-details")
-    page.live.panel(details, lambda view: details_view(diagnosis) if (diagnosis := _shown(view)) else NOTHING, "doctor")
+
+    def show_details(view: View) -> Html:
+        diagnosis = _shown(view)
+        return details_view(diagnosis) if diagnosis else NOTHING
+
+    page.live.panel(details, show_details, "doctor")
 
 
 def _build_form(page: Page) -> None:

@@ -131,10 +131,16 @@ def _build_listening(page: Page) -> None:
         is_written = state is not None and (state.job.directory / evaluation_report.JSON).is_file()
         return evaluation_report.read(state.job.directory) if state and is_written else None
 
-    page.live.panel(models, lambda view: gr.update(
-        choices=[model.name for model in report.models] if (report := report_of(view)) else []), "listen")
-    page.live.panel(language, lambda view: gr.update(
-        choices=["", *(report.languages() if (report := report_of(view)) else ())]), "listen")
+    def model_choices(view: View) -> object:
+        report = report_of(view)
+        return gr.update(choices=[model.name for model in report.models] if report else [])
+
+    def language_choices(view: View) -> object:
+        report = report_of(view)
+        return gr.update(choices=["", *(report.languages() if report else ())])
+
+    page.live.panel(models, model_choices, "listen")
+    page.live.panel(language, language_choices, "listen")
     page.live.panel(tests, lambda view: listening_view(view), "listen")
     page.on(make.click, lambda *values: [page.started_notice(page.start("listening_test", options_now(*values)))],
             inputs, [notice])

@@ -209,7 +209,8 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
     """What the training of the model at `reference` taught; nothing for a base model."""
     kind, _, name = reference.partition(":")
     name, _, step = name.partition("@")
-    if kind == "run" and (run := view.job(name)) is not None:
+    run = view.job(name) if kind == "run" else None
+    if run is not None:
         report = records.learning_report(run, int(step) if step.isdigit() else None)
         return job_views.learning_view(report, claimed=records.is_imported(run))
     path = records.certificate_path(page.workspace, reference)

@@ -168,8 +168,12 @@ class Live:
     def show_when(self, component: Block, find: Callable[[View], Found | None], test: Callable[[Found], object],
                   tab: str) -> None:
         """Show `component` while `find(view)` finds something that passes `test`."""
-        self.panel(component, lambda view: gr.update(
-            visible=(selected := find(view)) is not None and bool(test(selected))), tab)
+
+        def visibility(view: View) -> object:
+            selected = find(view)
+            return gr.update(visible=selected is not None and bool(test(selected)))
+
+        self.panel(component, visibility, tab)
 
     def watch(self, name: str, component: Block) -> None:
         """Let panels read the value of `component` as `view.values[name]`."""

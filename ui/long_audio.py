@@ -233,13 +233,15 @@ def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
 
 def shown_view(page: Page, view: View) -> Html:
     """The newest jobs, the segments, and the clips with low confidence."""
-    jobs = [state for verb in ("segment", "transcribe", "align") if (state := view.newest(verb)) is not None]
+    newest_of_verbs = [view.newest(verb) for verb in ("segment", "transcribe", "align")]
+    jobs = [state for state in newest_of_verbs if state is not None]
     newest = sorted(jobs, key=lambda state: state.job.created)[-2:]
     cards = join(job_views.job_card(state) for state in newest)
 
     damaged = damaged_segments(page.workspace)
     names = [name for name in page.workspace.list_segments() if name not in damaged]
-    loaded = [segments for name in names if (segments := _loaded(page, name)) is not None]
+    candidates = [_loaded(page, name) for name in names]
+    loaded = [segments for segments in candidates if segments is not None]
     return join((cards, segments_view(loaded), job_views.damaged_view(damaged, "Segments that cannot be read"),
                  *(doubts_view(segments_shown) for segments_shown in loaded),
                  job_views.damaged_view(damaged_recognisers(page.workspace), "Recognisers that cannot be read")))

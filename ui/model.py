@@ -77,8 +77,11 @@ def _build_family(page: Page, family: CatalogEntry) -> None:
 
     live = page.live
     # The card tells what is in the workspace and what of it is damaged.
-    live.panel(card, lambda _view: family_card(family, downloaded := _downloaded(page, family),
-                                               _broken(page, downloaded)), "model")
+    def show_card(_view: View) -> Html:
+        downloaded = _downloaded(page, family)
+        return family_card(family, downloaded, _broken(page, downloaded))
+
+    live.panel(card, show_card, "model")
     live.panel(get, lambda view: _download_button(page, family, view), "model")
     for button, test in ((stop, lambda job: job.alive and job.status != "stopping"),
                          (resume, lambda job: job.resumable)):

@@ -257,4 +257,5 @@ def proof_rows(folder: Path) -> list[ProofRow]:
 def tokenizer_numbers(folder: Path) -> dict[str, float]:
     """The numbers of a tokenizer's report, by name."""
     values = read_json(folder / "report.json")
-    return {name: number for name, value in values.items() if (number := _measure(value)) is not None}
+    numbers = {name: _measure(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if number is not None}

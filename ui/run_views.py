@@ -41,7 +41,8 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
     # Losses by language are drawn only if there are several languages.
     for title, name in (("Held-out speech loss by language", "speech_loss"),
                         ("Held-out text loss by language", "text_loss")):
-        if len(series := by_language(state, name)) > 1:
+        series = by_language(state, name)
+        if len(series) > 1:
             charts.append(chart(title, series, x_most=x_end, y_log=logarithmic))
 
     if any(entry.errors for entry in state.evaluations):
@@ -68,8 +69,8 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
 def loss_series(state: JobState, name: str = "speech_loss") -> list[Series]:
     """A training loss, raw and smoothed, and the loss of held-out clips of the new language."""
     trained = _along(state, lambda step: getattr(step, name))
-    held_out = [(float(entry.step), value) for entry in state.evaluations
-                if (value := getattr(entry, name)) is not None]
+    evaluated = [(float(entry.step), getattr(entry, name)) for entry in state.evaluations]
+    held_out = [(step, value) for step, value in evaluated if value is not None]
     language = next((f", {job_views.language_name(code)}" for code in _languages(state)), "")
     return [Series("measured", trained, _COLOURS[0], "faint"), Series("training", smooth(trained), _COLOURS[0]),
             Series(f"held-out{language}", held_out, _COLOURS[2], "dots")]
@@ -114,7 +115,8 @@ def _small_charts(state: JobState, logarithmic: bool, x_end: float | None) -> li
 
 def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Point]:
     """Step and measured value; steps without one are skipped."""
-    return [(float(step.step), value) for step in state.steps if (value := measure(step)) is not None]
+    measured = [(float(step.step), measure(step)) for step in state.steps]
+    return [(step, value) for step, value in measured if value is not None]
 
 
 def learning_rates_by_group(state: JobState) -> dict[str, list[Point]]:

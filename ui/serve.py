@@ -50,8 +50,12 @@ def build(page: Page) -> None:
 
     for name, widget in zip(_FIELDS, widgets, strict=True):
         page.live.watch(f"serve.{name}", widget)
-    page.live.panel(model, lambda view: choice_update(offered := _references(page, view), view.follow(
-        "serve.models", view.values["serve.models"], offered, _newest(view))), TAB)
+
+    def model_choices(view: View) -> object:
+        offered = _references(page, view)
+        return choice_update(offered, view.follow("serve.models", view.values["serve.models"], offered, _newest(view)))
+
+    page.live.panel(model, model_choices, TAB)
     page.live.panel(server, server_view, TAB)
     page.live.panel(command, lambda view: verb_form.command_view(
         page, "serve", _options([view.values[f"serve.{name}"] for name in _FIELDS])), TAB)
@@ -98,7 +102,8 @@ def server_view(view: View) -> Html:
     held = job_views.job_title(holder) if holder is not None else "nobody"
     facts: list[tuple[str, object]] = []
     example = NOTHING
-    if state.alive and (address := server_address(state)):
+    address = server_address(state) if state.alive else None
+    if address:
         facts += [("Address", address), ("Key", _key_text(state))]
         example = element("pre", curl_command(state, address), class_="command")
     if state.alive:

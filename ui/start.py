@@ -437,7 +437,8 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     languages.check_new(options.dataset, options.language, base,
                         model_info.spoken_languages(workspace, model) if ":" in model else ())
     source_preview.preview(options.source, options.language)
-    if not any_script and (question := source_preview.script_question(options.source, options.language)):
+    question = "" if any_script else source_preview.script_question(options.source, options.language)
+    if question:
         raise UserError(question, "Correct the language, or tick “Accept any script”.")
     return options
 
@@ -777,7 +778,10 @@ def _timed(workspace: Workspace, jobs: Sequence[JobState], model: str) -> dict[t
 
             # A step's time depends on device and batch.
             batch = _batch_of(state.job) if fitting[extension] else None
-            if batch is None or (key := (state.job.device, batch)) in seconds_by_batch:
+            if batch is None:
+                continue
+            key = state.job.device, batch
+            if key in seconds_by_batch:
                 continue
 
             # A preflight measures a step; a training with enough steps shows its mean.

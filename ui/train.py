@@ -58,8 +58,12 @@ def build(page: Page) -> None:
         log = gr.HTML(elem_id="run-log")
     _build_new_run(page)
     _build_checkpoints(page)
-    page.live.panel(log, lambda view: job_views.log(control.log_tail(state.job, 6000))
-                    if (state := selected_run(view)) else NOTHING, "train")
+
+    def show_log(view: View) -> Html:
+        state = selected_run(view)
+        return job_views.log(control.log_tail(state.job, 6000)) if state else NOTHING
+
+    page.live.panel(log, show_log, "train")
 
 
 def _build_run(page: Page) -> None:
@@ -89,10 +93,15 @@ def _build_run(page: Page) -> None:
     for name, widget in (("run", page.run), ("run.all_samples", all_samples), ("run.scale", scale)):
         live.watch(name, widget)
     live.panel(notice, lambda view: gr.update(value="") if view.deleted("run") else gr.skip(), "train")
+
+    def show_curves(view: View) -> Html:
+        state = selected_run(view)
+        if not state or not state.steps:
+            return NOTHING
+        return run_views.run_curves(state, view.values["run.scale"] == _SCALES[1])
+
     for component, render in (
-        (page.run, run_choices), (status, status_view), (samples, samples_view),
-        (curves, lambda view: run_views.run_curves(state, view.values["run.scale"] == _SCALES[1])
-         if (state := selected_run(view)) and state.steps else NOTHING),
+        (page.run, run_choices), (status, status_view), (samples, samples_view), (curves, show_curves),
     ):
         live.panel(component, render, "train")
     live.panel(stop, lambda view: stop_button(filter(None, [selected_run(view)])), "train")
@@ -269,8 +278,8 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     def step_lines(measure: Callable[..., float | None], smoothed: bool) -> list[Series]:
         lines = []
         for state, colour in zip(states, _RUN_COLOURS, strict=False):
-            points: list[Point] = [(x_value(step), value) for step in state.steps
-                                   if (value := measure(step)) is not None]
+            measured = [(x_value(step), measure(step)) for step in state.steps]
+            points: list[Point] = [(x, value) for x, value in measured if value is not None]
             lines.append(Series(_run_label(state), smooth(points) if smoothed else points, colour))
         return lines
 
@@ -374,8 +383,12 @@ def _build_new_run(page: Page) -> None:
     # The question about mismatched texts is asked only if the texts are known not to match.
     form.widget("mismatch_action").visible = False
     page.live.panel(mismatch, lambda view: clip_review.match_view(mismatch_of(page, view)), "train")
-    page.live.panel(form.widget("mismatch_action"), lambda view: gr.update(
-        visible=(match := mismatch_of(page, view)) is not None and match.is_proven), "train")
+
+    def mismatch_choice(view: View) -> object:
+        match = mismatch_of(page, view)
+        return gr.update(visible=match is not None and match.is_proven)
+
+    page.live.panel(form.widget("mismatch_action"), mismatch_choice, "train")
     page.live.panel(fold, open_without_runs, "train")
     page.live.panel(preflight, preflight_view, "train")
 

@@ -332,22 +332,22 @@ def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[Extendabl
     stamp = catalog.references_stamp(workspace, references)
 
     # The list is kept until a reference or its record changes.
-    for cached_stamp, _references, cached_models in _EXTENDABLE:
+    for cached_stamp, _references, models in _EXTENDABLE:
         if cached_stamp == stamp:
-            return cached_models
+            return models
 
-    cached_models, base_languages = [], dict[str, tuple[str, ...]]()
+    models, base_languages = [], dict[str, tuple[str, ...]]()
     for model in model_info.extendable_finetuned_models(references):
         with suppress(UserError):  # its family is unknown here
             origin = model_info.record_of(model).origin
             if origin.model not in base_languages:
                 base_languages[origin.model] = model_info.base_languages(workspace, origin.model)
-            cached_models.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
+            models.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
                 code for record in model_info.training_records_of(workspace, model, base_languages[origin.model])
                 for code in record.languages)))
 
-    _EXTENDABLE[:] = [(stamp, references, cached_models)]
-    return cached_models
+    _EXTENDABLE[:] = [(stamp, references, models)]
+    return models
 
 
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:

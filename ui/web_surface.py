@@ -295,7 +295,8 @@ def _integer(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
+    value = float(text)
+    if not math.isfinite(value):
         raise ValueError("a number is too large")
     return value
 
