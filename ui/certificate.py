@@ -39,6 +39,7 @@ def build(page: Page) -> None:
     verb_form.tab_header(
         "Certificate", "Each run is followed by checks of what must not change: frozen tensors, base-language token "
         "ids and logits. A run with a failed check is exported only if you override that check.")
+    # Everything below is about the chosen run or export.
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
     verb_form.build_damaged(page, "export", "certificate")
     proof = gr.HTML(elem_id="proof")

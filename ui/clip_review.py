@@ -202,6 +202,7 @@ def _noted(effect: str) -> Html:
 
 
 def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, text: str | None = None) -> Html:
+    # A clip that was never decided about keeps its state.
     included_before = review.is_in(page.workspace, name, clip)
 
     def decided(decision: ReviewDecision) -> ReviewDecision:

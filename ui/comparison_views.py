@@ -179,6 +179,7 @@ def waveform(address: str) -> Html:
 
 def length_notice(text: str, states: Sequence[JobState]) -> Html:
     """The estimated duration of a long text, by the speed of the last job; nothing for a short one."""
+    # A short text needs no estimate.
     letters = len(text.strip())
     if letters <= _LONG:
         return NOTHING
@@ -252,6 +253,7 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
 
 def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:
     """Preferences of the blind votes on these two models, by language."""
+    # Votes that were stored without a base count for every base.
     counted = count_votes([vote for vote in all_votes if vote.finetuned == finetuned and vote.base in ("", base)])
     if not counted:
         return NOTHING

@@ -194,6 +194,7 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
     for name, entered in values.items():
         value = entered.strip() if isinstance(entered, str) else entered
         value = None if name in optional and value in (None, "") else value
+        # A dotted name leads through nested sections.
         *groups, inner = name.split(".")
         inside = nested
         for group in groups:

@@ -312,6 +312,7 @@ def unknown_view(page: Page, text: str | None, language: str | None, finetuned: 
     marked = join(character if readable[character] or character.isspace() else element("mark", character, class_="old")
                   for character in text)
 
+    # Digits have a remedy of their own.
     digits = any(character.isdigit() for character in unknown)
     hint = ("Write numbers as words, or train with text rules, which write them out." if digits else
             "Spell them in another way, or choose under “Precision and unknown characters” to leave them out.")
@@ -421,6 +422,7 @@ def _vote(page: Page, letter: str, pair: str | None) -> Sequence[object]:
         raise UserError("All clips of this comparison have a vote.", "Synthesize another text.")
     # Both sides have the same text and language.
     clip = comparison_views.clips(state)[index]["base"]
+    # Letters are translated back to models only after the vote.
     sides = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True))
     models = {side: str(state.job.settings.get(side, "")) for side in comparison_views.SIDES}
 

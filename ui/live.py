@@ -193,6 +193,7 @@ class Live:
         """Create the events of all refreshes. Call it inside the Blocks, at the end."""
         self.sent_hashes, self.sent_input_hashes = gr.State({}), gr.State({})
         self.ticker = gr.Button(visible="hidden", elem_id="live-tick")  # the page's script clicks it
+        # Refreshes send the values of all watched widgets, whichever tab is open.
         watched = list(self.watched.values())
         self.inputs = [tab, self.sent_hashes, self.sent_input_hashes, *watched]
         self.inputs_changed, self.pending_input_values = _flag(), _flag()

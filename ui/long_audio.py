@@ -212,6 +212,7 @@ def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> lis
 
 
 def _start(page: Page, clips: Sequence[str], *entered: Value) -> Sequence[object]:
+    # The order is that of the event's inputs.
     values = dict(zip((*_SHARED, *_FIELDS, *clips), entered, strict=True))
     # Each job waits for those before it, whose clips it reads.
     started: list[Job] = []

@@ -151,6 +151,7 @@ def resolve(workspace: Workspace, address: str) -> Path | None:
     # All other files are in a known folder of a job, and of a kind that a page shows.
     if len(parts) < 4:
         return None
+    # Only known folders of a job are served, and only files that a page plays or shows.
     kind, _, folder = parts[:3]
     if folder not in PLACES.get(kind, ()) or Path(parts[-1]).suffix.lower() not in KINDS:
         return None

@@ -106,6 +106,7 @@ class Page:
             storage.return_to_checkpoint(self.workspace, job.id, step, self.live.board)
 
         states = self.live.board.states()
+        # Jobs that were skipped because of this one are queued again.
         resumed = control.resume_with_dependents(job, states, changes=changes)
         waited = len(resumed) - 1
 

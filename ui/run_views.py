@@ -224,6 +224,7 @@ def select_samples(state: JobState, everything: bool = False) -> SampleSelection
 
     rows = sample_rows(state.samples)
     steps = sorted({step for row in rows for step in row.samples})
+    # The newest mark counts, as a later step may have been better.
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
     first_step = min(rows[0].samples) if rows else 0
     listed, limit = rows, max(MAX_STEPS, _MAX_CELLS // max(1, len(rows)))

@@ -314,6 +314,7 @@ def data_view(workspace: Workspace, view: View) -> Html:
     card = records.dataset(workspace, name)
     if not card.clips or card.duration_s is None:
         return NOTHING
+    # The held-out clips choose the best checkpoint, so their number is shown.
     held_out = card.held_out_clips or 0
 
     lines = [f"{duration_text(card.duration_s)} of speech in {pluralize(card.clips, 'clip')}, {held_out} "
@@ -332,6 +333,7 @@ def data_view(workspace: Workspace, view: View) -> Html:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
 
+    # A model cannot learn from texts that belong to other clips.
     match = review.text_match_of(workspace, name)
     if match is not None and match.is_finding:
         lines.append(f"{match.message} {match.hint}")
@@ -397,6 +399,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
     def suggest(language: str | None) -> Sequence[object]:
         """Languages that may be meant by what was typed; none where it names one."""
         text = (language or "").strip()
+        # A name or code that is understood needs no question.
         codes = [] if not text or code_of(text) or _is_private(text) else find_languages(text)
         return [NOTHING, gr.update(choices=[(language_title(code), code) for code in codes], value=None,
                                    visible=bool(codes))]

@@ -155,6 +155,7 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
     def entries(view: View) -> object:
         deleted = {bin_entry.reference: f"{bin_entry.item.reference}, deleted {job_views.clock(bin_entry.deleted)}"
                    for bin_entry in storage.list_deleted(page.workspace)}
+        # The chosen entry stays while it is in the bin.
         current = view.values["storage.entry"]
         return gr.update(choices=[(title, name) for name, title in deleted.items()],
                          value=current if current in deleted else next(iter(deleted), None))

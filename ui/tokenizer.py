@@ -190,6 +190,7 @@ def _make(page: Page) -> Sequence[object]:
     comparison = _finished(View(TAB, {}, tuple(page.live.board.states())))
     if comparison is None:
         raise UserError("There is no finished comparison.", "Compare tokenizers first.")
+    # The comparison fixes all options of the tokenizer.
     options, warning = recommended_options(page, comparison[1]), rules_warning(page, comparison[1])
     started = page.started_notice(page.start("tokenizer", options))
     return [join((started, job_views.notice(warning, "wait"))) if warning else started,
@@ -217,6 +218,7 @@ def rules_warning(page: Page, report: TokenizerComparison) -> str:
     if not report.rules:
         raise UserError(f"The comparison used the rules of the tokenizer {report.rules_from}, which are not saved "
                         "under a name.", "Choose text rules above, and compare again.")
+    # A comparison under other rules has other numbers.
     current_rules = text_rules.load(page.workspace, report.rules)
     if text_rules.content_hash(current_rules) == report.rules_hash:
         return ""

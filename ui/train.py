@@ -253,6 +253,7 @@ def trainings(states: Sequence[JobState]) -> list[JobState]:
 
 def compared_runs(view: View) -> list[JobState]:
     """The chosen runs, else the newest few."""
+    # Deleted runs drop out of the choice.
     available = trainings(view.jobs)
     chosen = view.chosen("runs")
     selected = [state for state in available if state.id in chosen]
@@ -598,6 +599,7 @@ def checkpoints_view(state: JobState | None) -> Html:
     steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
     if state is None or not steps:
         return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
+    # Pinned checkpoints are never deleted by the run.
     names = checkpoint_names.pinned_names(state.job.directory)
     best = checkpoints.read_ranking(state.job.directory).best
 

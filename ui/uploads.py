@@ -104,6 +104,7 @@ def _assessment_view(assessment: SourceAssessment, key: str, language: str) -> H
     speakers = f", {pluralize(assessment.speakers, 'speaker')}" if assessment.speakers > 1 else ""
     lines = findings(assessment, language)
     tone = "wait" if lines else "info"
+    # Listening to three clips shows whether sound and text belong together.
     players = [div("heard", paragraph(clip.text, class_="small"),
                    player(media.played_url(key, clip.path), f"Recording: {clip.text}")) for clip in assessment.played]
     return div(f"notice {tone}", element("strong", f"{amount}{speakers}"),

@@ -329,6 +329,7 @@ def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[Extendabl
     """Like `extendable_models`, with details of each; cached while nothing changes."""
     # Running trainings are left out, as their weights still change.
     references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
+    # Reading the records of many runs takes too long for each refresh.
     stamp = catalog.references_stamp(workspace, references)
 
     # The list is kept until a reference or its record changes.

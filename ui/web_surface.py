@@ -389,6 +389,7 @@ class SignInDelay:
                 if await run() == 200:
                     self.failures.pop(address, None)
                     return None
+                # The newest failure moves to the end, so that the oldest is forgotten first.
                 count = self.count(address)
                 self.failures.pop(address, None)
                 self.failures[address] = (count + 1, self.clock())
