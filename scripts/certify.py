@@ -19,28 +19,30 @@ _CHECK = "--check"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, or compute; the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if any(argument.partition("=")[0] == _CHECK for argument in given):
+    words = sys.argv[1:] if arguments is None else arguments
+    if any(argument.partition("=")[0] == _CHECK for argument in words):
+        # The comparison with the files is no job, so it has a parser of its own.
         parser = script_parser("certify", "Compare the certificate of a run or an export with its files.",
                                "print the outcome as one line of JSON")
         parser.add_argument(_CHECK, required=True, metavar="REFERENCE", help="run:ID, run:ID@STEP or export:NAME")
-        return run_in_workspace(parser, given, check)
-    return run_verb("certify", given)
+        return run_in_workspace(parser, words, check)
+    return run_verb("certify", words)
 
 
-def check(workspace: Workspace, given: argparse.Namespace) -> int:
+def check(workspace: Workspace, args: argparse.Namespace) -> int:
     """Print what the certificate says of the files that are there now; every file is read."""
-    result = verification.verify(workspace, given.check)
+
+    result = verification.verify(workspace, args.check)
     proof = result.proof
-    if given.json:
+    if args.json:
         print(json.dumps({
             "status": "ok" if result.outcome is Outcome.PASSED else "failed", "item": result.reference,
             "certificate": result.outcome.value, "reason": result.reason, "files": len(proof.files),
-            "checks": {one.name: one.result for one in proof.checks}}, ensure_ascii=False))
+            "checks": {item.name: item.result for item in proof.checks}}, ensure_ascii=False))
     else:
         print(result.describe())
         if result.outcome is Outcome.PASSED:
-            names = ", ".join(one.name for one in proof.checks if one.result == "not proven")
+            names = ", ".join(item.name for item in proof.checks if item.result == "not proven")
             unproven = f"; not proven: {names}" if names else ""
             print(f"{len(proof.files)} files have the sizes and hashes that it lists; {len(proof.checks)} checks, "
                   f"none failed{unproven}. {proof.describe()}")

@@ -68,52 +68,56 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
     """
     parser = build_parser(verb, graded=graded)
     parser.epilog = f"{more} {parser.epilog}".strip()
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+
     _replace_unknown_letters()
-    resuming = VERBS[verb].resumes and given.resume is not None
-    others = given_values(given, VERBS[verb].options) or given.config
-    if resuming and (given.name or is_preset_given(given)):
+
+    # A resumed run keeps its options, except those of a training that may change.
+    resuming = VERBS[verb].resumes and args.resume is not None
+    other_options = given_values(args, VERBS[verb].options) or args.config
+    if resuming and (args.name or is_preset_given(args)):
         parser.error("--resume continues a run with its own options; it takes no name and no preset")
-    if resuming and others and verb != "train":
+    if resuming and other_options and verb != "train":
         parser.error("--resume continues a run with its own options; it takes no other option")
+
     changes: Mapping[str, object] = {}
     returned = False
     try:
-        workspace = Workspace.open(given.workspace)
+        workspace = Workspace.open(args.workspace)
         if resuming:
-            job, changes, returned = _resumed_job(verb, given, workspace)
+            job, changes, returned = _resumed_job(verb, args, workspace)
         else:
-            options = options_of(verb, given, workspace)
+            options = options_of(verb, args, workspace)
             needed = check_requirements(workspace, verb, options)
             if isinstance(options, CertifyOptions):
                 use_named_checkpoint(workspace, options)
             job = create_job(workspace, verb, options, after=needed,
-                             job_id=given.name if VERBS[verb].resumes else None)
-        if verb == "train" and given.no_certificate:
-            (job.directory / _NO_CERTIFICATE).touch()  # a resume without the flag is of the same run
+                             job_id=args.name if VERBS[verb].resumes else None)
+        if verb == "train" and args.no_certificate:
+            (job.directory / _NO_CERTIFICATE).touch()  # also read by a resume without the flag
         if verb == "train" and not (job.directory / _NO_CERTIFICATE).exists():
-            return _train_and_certify(job, resuming=resuming, as_json=given.json, changes=changes, returned=returned)
-        return run_job(job, resuming=resuming, as_json=given.json, changes=changes) or grade(control.read_state(job))
+            return _train_and_certify(job, resuming=resuming, as_json=args.json, changes=changes, returned=returned)
+        return run_job(job, resuming=resuming, as_json=args.json, changes=changes) or grade(control.read_state(job))
     except UserError as error:
-        return _refuse(error, given.json)
+        return _refuse(error, args.json)
 
 
-def _resumed_job(verb: str, given: argparse.Namespace,
+def _resumed_job(verb: str, args: argparse.Namespace,
                  workspace: Workspace) -> tuple[Job, Mapping[str, object], bool]:
     """The job of `--resume`, the options that change, and whether it was returned to an earlier checkpoint."""
-    run, _, checkpoint = given.resume.removeprefix("run:").partition("@")
+    run, _, checkpoint = args.resume.removeprefix("run:").partition("@")
     job = load_job(workspace, run)
     if job.verb != verb:
         raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
                         f"Use python -m scripts.{job.verb}.")
     if verb != "train":
         if checkpoint:
-            raise UserError(f"{given.resume!r} names a checkpoint, and {job.id} has none.", f"Write {job.id}.")
+            raise UserError(f"{args.resume!r} names a checkpoint, and {job.id} has none.", f"Write {job.id}.")
         return job, {}, False
 
     # The options are checked before checkpoints go to the bin.
-    flags = given_values(given, TrainOptions)
-    changes = merged(read_preset(given.config, verb) if given.config else {}, flags)
+    flags = given_values(args, TrainOptions)
+    changes = merged(read_preset(args.config, verb) if args.config else {}, flags)
     with_changes(job.id, parse_options(TrainOptions, job.settings), changes)
     if not checkpoint:
         return job, changes, False
@@ -143,10 +147,10 @@ def actions_parser(script: str, description: str | None,
     """The parser of a script with actions, and a function that adds one; `--workspace` and `--json` work on both."""
     parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
                                               formatter_class=argparse.RawDescriptionHelpFormatter)
-    for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
-        where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
-                           help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
-        where.add_argument("--json", action="store_true", default=otherwise or False, help=json_help)
+    for target, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
+        target.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
+                            help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
+        target.add_argument("--json", action="store_true", default=otherwise or False, help=json_help)
     return parser, partial(parser.add_subparsers(dest="do", required=True, metavar="ACTION").add_parser,
                            parents=[anywhere])
 
@@ -156,15 +160,16 @@ def run_in_workspace(parser: argparse.ArgumentParser, arguments: Sequence[str] |
 
     `do` returns what `--json` prints, or an exit code if it has printed everything itself.
     """
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     _replace_unknown_letters()
     try:
-        outcome = do(Workspace.open(given.workspace), given)
+        outcome = do(Workspace.open(args.workspace), args)
     except UserError as error:
-        return _refuse(error, given.json)
+        return _refuse(error, args.json)
+
     if isinstance(outcome, int):
         return outcome
-    if given.json:
+    if args.json:
         print(json.dumps({"status": "ok", **outcome}, ensure_ascii=False))
     return 0
 
@@ -230,9 +235,9 @@ def is_worth_resuming(state: JobState) -> bool:
 
 def resume_command(job: Job) -> str:
     """The command that resumes a job: with the script of its verb, else with `scripts.jobs`."""
-    where = ("--workspace", str(job.workspace.path))
-    words = ((f"scripts.{job.verb}", *where, "--resume") if VERBS[job.verb].resumes
-             else ("scripts.jobs", *where, "resume"))
+    workspace_flags = ("--workspace", str(job.workspace.path))
+    words = ((f"scripts.{job.verb}", *workspace_flags, "--resume") if VERBS[job.verb].resumes
+             else ("scripts.jobs", *workspace_flags, "resume"))
     return shlex.join(("python", "-m", *words, job.id))
 
 
@@ -279,12 +284,14 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
             "resume a run that was stopped, failed or crashed" + (
                 "; options beside it that may change replace those of the run; ID@STEP returns to an earlier "
                 "checkpoint with its optimizer, and later ones go to the bin" if verb == "train" else "")))
+
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if verb == "certify":  # `scripts.certify` reads it
         parser.add_argument("--check", metavar="REFERENCE",
                             help="run:ID or export:NAME, instead of these options: compare the certificate with the "
                                  "files, in seconds and without a job. Exit code 0 only if this workspace computed it, "
                                  "it is complete, and it belongs to exactly these files")
+
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
                             help="end after the last step, also when resumed; python -m scripts.certify certifies the "
@@ -295,23 +302,27 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
                                  "flags override it (default: none)")
         parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
                             help="the preset for a GPU of this many GB; auto detects it (default: %(default)s)")
+
     add_arguments(parser, model)
     return parser
 
 
-def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
+def options_of(verb: str, args: argparse.Namespace, workspace: Workspace) -> Options:
     """The options: flags override the file of `--config`, and that overrides the preset."""
-    flags = given_values(given, VERBS[verb].options)
-    values = read_preset(given.config, verb) if given.config else {}
-    if given.config and issubclass(VERBS[verb].options, TrainOptions):
-        for line in suggestions.foreign_settings_table(given.config):
+    flags = given_values(args, VERBS[verb].options)
+    values = read_preset(args.config, verb) if args.config else {}
+    if args.config and issubclass(VERBS[verb].options, TrainOptions):
+        # Options of other training programs are shown beside those of Lisan.
+        for line in suggestions.foreign_settings_table(args.config):
             print(line, file=sys.stderr)
+
     values = merged(without_other_lengths(values, flags), flags)
-    parse_options(VERBS[verb].options, values)  # report wrong values before missing ones
-    if not (VERBS[verb].resumes and given.resume is not None):
+    # Wrong values are reported before missing ones.
+    parse_options(VERBS[verb].options, values)
+    if not (VERBS[verb].resumes and args.resume is not None):
         values = merged(values, made_last(verb, values, workspace))
-    if is_preset_given(given):
-        values = merged(without_other_lengths(preset_values(given, values, workspace), values), values)
+    if is_preset_given(args):
+        values = merged(without_other_lengths(preset_values(args, values, workspace), values), values)
     return parse_options(VERBS[verb].options, values)
 
 
@@ -326,50 +337,54 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
     """Values for options that `values` lack: the artefacts that were made last, as on the page, and a name for the new
     artefact. Each is printed. `UserError` if there is no such artefact.
     """
-    options, found = VERBS[verb].options.model_fields, dict[str, str]()
+    options, chosen = VERBS[verb].options.model_fields, dict[str, str]()
 
     def of(name: str) -> str:
-        return str(values.get(name) or found.get(name) or options[name].default)
+        return str(values.get(name) or chosen.get(name) or options[name].default)
 
     for name in _NEWEST:
         if name not in options or name not in VERBS[verb].needs or VERBS[verb].makes.get(name) == name or (
                 values.get(name)):
             continue
-        if not options[name].default:  # it may be left out
+        if not options[name].default:  # the option may be left out
             continue
-        there = model_info.newest_first(workspace, name)
-        if not there:
+        names = model_info.newest_first(workspace, name)
+        if not names:
             article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
             raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
                             f"Give one (--{name}), or make {article} {name} first: python -m scripts.{maker}.")
-        if name == "dataset" and "extension" in options:  # of the languages that the extension adds
+        if name == "dataset" and "extension" in options:  # only datasets in the languages that the extension adds
             learnt = model_info.languages_of_extension(workspace, of("extension"))
-            fitting = [one for one in there if model_info.languages_of_dataset(workspace, one) == learnt]
-            there = fitting or there
-        found[name] = there[0]
+            fitting = [dataset for dataset in names if model_info.languages_of_dataset(workspace, dataset) == learnt]
+            names = fitting or names
+        chosen[name] = names[0]
+
+    # A tokenizer is named after its model and languages, an extension after its tokenizer.
     if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
         stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
-        states, wanted = JobBoard(workspace).states(), {**values, **found}
+        states, settings = JobBoard(workspace).states(), {**values, **chosen}
         making = [str(state.job.settings["language"]).split(",") for state in states
                   if state.alive and state.verb == "prepare" and state.job.settings.get("dataset") == of("dataset")]
         if not making:
             workspace.dataset(of("dataset"))  # refused here: its languages are part of the name
         codes = making[-1] if making else model_info.languages_of_dataset(workspace, of("dataset"))
-        found["tokenizer"] = free_name("-".join((stem, *codes)), lambda name: is_other_tokenizer(
-            workspace, name, wanted, states))
+        chosen["tokenizer"] = free_name("-".join((stem, *codes)), lambda name: is_other_tokenizer(
+            workspace, name, settings, states))
     if "extension" in VERBS[verb].makes and not values.get("extension"):
         like = [of(name) for name in ("tokenizer", "initialisation", "seed")]
-        found["extension"] = free_name(like[0], lambda name: is_other_extension(workspace, name, *like))
+        chosen["extension"] = free_name(like[0], lambda name: is_other_extension(workspace, name, *like))
+
     if verb == "revise" and not values.get("save_as"):
-        found["save_as"] = f"{of('dataset')}-2"
+        chosen["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
         name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
         training = catalog.find_training(workspace, name)
         extended = str(training.settings.get("extension", training.id))  # an import has its own name alone
-        found["export"] = free_name(extended, workspace.list_exports().__contains__)
-    for name, value in found.items():
+        chosen["export"] = free_name(extended, workspace.list_exports().__contains__)
+
+    for name, value in chosen.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)
-    return found
+    return chosen
 
 
 def _refuse(error: UserError, as_json: bool) -> int:
@@ -390,11 +405,13 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
                   workspace: Workspace) -> dict[str, object]:
     """What the preset sets below the options `above`, printed before the start."""
     defaults = TrainOptions.model_fields
+    # The preset depends on the amount of speech and the memory of the GPU.
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = model_info.family_of_extension(workspace, extension).name
-    found = gpus.find_gpus() if above.get("device") != "cpu" else ()
-    chosen = model_info.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
+    devices = gpus.find_gpus() if above.get("device") != "cpu" else ()
+    chosen = model_info.fit_preset(family, model_info.speech_amount_of(workspace, dataset), devices,
                                    arguments.preset or "auto", arguments.memory)
+
     print(f"Preset {chosen.name}: {chosen.words}")
     for reason in chosen.reasons:
         print(f"  {reason}")
@@ -434,17 +451,19 @@ class Console:
             self._open_line = False
 
 
-def exit_with(main: Callable[_Arguments, int], *given: _Arguments.args, **named: _Arguments.kwargs) -> NoReturn:
+def exit_with(main: Callable[_Arguments, int], *positional: _Arguments.args, **named: _Arguments.kwargs) -> NoReturn:
     """Run a script's `main` and exit with its code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
     try:
         try:
-            code = main(*given, **named)
+            code = main(*positional, **named)
         finally:
             sys.stdout.flush()  # here, where it can be caught; at the exit Python prints a traceback
     except BrokenPipeError:
+        # What remains in the buffers would raise the error again at exit.
         for stream in (sys.stdout, sys.stderr):
             discard_output(stream)
         code = OUTPUT_CLOSED

@@ -22,26 +22,28 @@ from scripts.command import exit_with, run_in_workspace, run_job, script_parser
 def main() -> int:
     """Run the demo; the exit code of the first job that fails, or 0."""
     parser = script_parser("demo", __doc__, "end with the report as one line of JSON")
-    return run_in_workspace(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
+    return run_in_workspace(parser, None, lambda workspace, args: run(workspace, as_json=args.json))
 
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
     """The chain, then a comparison and an export, then the report; the exit code."""
-    made = create_chain(workspace)
-    training = made[-1]
+    jobs = create_chain(workspace)
+    training = jobs[-1]
     comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
     exporting = demo_options("export", ExportOptions).model_copy(
         update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64], "accept_learning": True})
+
+    # The export waits for the certificate, and that for the training.
     proof = create_certify_job(training)
-    made.append(create_job(workspace, "compare", comparing, after=(training.id,)))
-    made += [proof, create_job(workspace, "export", exporting, after=(proof.id,))]
-    for job in made:
+    jobs.append(create_job(workspace, "compare", comparing, after=(training.id,)))
+    jobs += [proof, create_job(workspace, "export", exporting, after=(proof.id,))]
+    for job in jobs:
         code = run_job(job)
         if code != 0:
             return code
 
     made_proof = certificate.read(training.directory / certificate.CERTIFICATE)
-    seconds = {job.verb: round(control.read_state(job).seconds, 1) for job in made}
+    seconds = {job.verb: round(control.read_state(job).seconds, 1) for job in jobs}
     report: dict[str, Any] = {
         "run": made_proof.run, "step": made_proof.step, "scope": made_proof.scope,
         "errors": [dataclasses.asdict(error) for error in made_proof.errors],
@@ -49,6 +51,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
         "learning": made_proof.learning.value, "outcome": made_proof.describe(),
         "seconds": seconds, "total_seconds": round(sum(seconds.values()), 1),
     }
+
     path = workspace.path / "demo" / "report.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -42,15 +42,18 @@ def machine(arguments: Sequence[str]) -> int:
     parser.add_argument("--hub-model", action="append", default=[], metavar="OWNER/NAME",
                         help="a repository of the hub that the token must open; several are allowed")
     parser.add_argument("--start", action="store_true", help="only what the app checks when it starts")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+
+    # Each row is printed at once, as some checks take seconds.
     checks = []
-    for check in machine_check.check_start(Path(given.workspace)) if given.start else machine_check.check_machine(
-            Path(given.workspace), port=given.port, hub_models=given.hub_model):
+    for check in machine_check.check_start(Path(args.workspace)) if args.start else machine_check.check_machine(
+            Path(args.workspace), port=args.port, hub_models=args.hub_model):
         checks.append(check)
         print(f"{check.result:4}  {check.name:14}  {check.found}", flush=True)
         if check.hint:
             print(f"{'':22}-> {check.hint}")
-    if given.json:
+
+    if args.json:
         rows = [dataclasses.asdict(check) for check in checks]
         print(json.dumps({"status": "failed" if machine_check.failed(checks) else "ok", "checks": rows},
                          ensure_ascii=False))

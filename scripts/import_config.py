@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_in_workspace(parser, arguments, translate)
 
 
-def translate(_workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
+def translate(_workspace: Workspace, args: argparse.Namespace) -> Mapping[str, Any]:
     """Show the table and write the preset; `UserError` if the file is none of another program."""
-    path = Path(given.file)
+    path = Path(args.file)
     try:
         values = foreign.read_yaml(path)
     except OSError as error:
@@ -38,11 +38,14 @@ def translate(_workspace: Workspace, given: argparse.Namespace) -> Mapping[str, 
     if not foreign_settings.is_foreign(values):
         raise UserError(f"{path} has no keys of another training program, such as `learning_rate` in a section "
                         "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
+
     translation = foreign_settings.translate(values)
+    # A translated value may still be out of range here.
     parse_options(TrainOptions, dict(translation.options))
     print("\n".join(foreign_settings.table(translation)))
-    if given.output:
-        target = Path(given.output)
+
+    if args.output:
+        target = Path(args.output)
         if target.exists():
             raise UserError(f"There already is a file {target}.", "Choose another name.")
         try:
@@ -50,7 +53,8 @@ def translate(_workspace: Workspace, given: argparse.Namespace) -> Mapping[str, 
         except OSError as error:
             raise UserError(f"{target} could not be written: {error.strerror}.", "Choose another folder.") from error
         print(f"Preset: {target}. Train with it: python -m scripts.train --config {target}")
-    return {"options": dict(translation.options), "preset": given.output or ""}
+
+    return {"options": dict(translation.options), "preset": args.output or ""}
 
 
 if __name__ == "__main__":

@@ -42,22 +42,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help="package index of torch and torchaudio, such as https://download.pytorch.org/whl/cpu, "
                              "whose builds have no CUDA libraries (or set TORCH_INDEX)")
     parser.add_argument("--folder", type=Path, default=ROOT / ".venv", help="default: .venv beside the Makefile")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+
     if sys.version_info[:2] < OLDEST_PYTHON:
         return _fail(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or later is needed; this is "
                      f"{sys.version.split()[0]}.", "make run PYTHON=/path/to/python3.12")
+
     start, free = time.monotonic(), shutil.disk_usage(ROOT).free
-    if not (way := existing_way(given.folder)):
-        kept = "" if given.torch_index else torch_of_platform()
-        if not (way := make_environment(given.folder, given.way, bool(kept))):
+
+    # An environment that works is used as it is.
+    way = existing_way(args.folder)
+    if not way:
+        shared_torch = "" if args.torch_index else torch_of_platform()
+        way = make_environment(args.folder, args.way, bool(shared_torch))
+        if not way:
             return _fail("No Python environment could be made.", "Install Python's venv module (Debian, Ubuntu: apt "
                          "install python3-venv) or uv (pip install uv), then run it again.")
-    if code := install(given.folder, way, Path(given.requirements), given.torch_index):
+
+    code = install(args.folder, way, Path(args.requirements), args.torch_index)
+    if code:
         hint = "Read its last lines above. Without network: check the package index."
         if way == "here":
             hint = ("If this Python is managed by the system, make an environment of your own and name its Python: "
                     "make run PYTHON=/path/to/python3.12")
         return _fail("The packages could not be installed.", hint, code)
+
     print(f"Installed in {time.monotonic() - start:.0f} s. Free disk before: {free / 1e9:.1f} GB, now: "
           f"{shutil.disk_usage(ROOT).free / 1e9:.1f} GB.", flush=True)
     return 0
@@ -82,9 +91,11 @@ def existing_way(folder: Path) -> str:
     python = folder / "bin" / "python"
     if not python.exists():
         return ""
-    for module in (["pip", "--version"], ["ensurepip"], ["pip", "--version"]):  # uv makes environments without pip
-        done = subprocess.run([python, "-m", *module], capture_output=True)
-        if not done.returncode and module[0] == "pip":
+
+    # An environment without pip gets it from Python's own copy.
+    for module in (["pip", "--version"], ["ensurepip"], ["pip", "--version"]):  # environments made by uv have no pip
+        outcome = subprocess.run([python, "-m", *module], capture_output=True)
+        if not outcome.returncode and module[0] == "pip":
             break
     else:
         return ""
@@ -92,12 +103,12 @@ def existing_way(folder: Path) -> str:
     return way.read_text(encoding="utf-8").strip() if way.exists() else "venv"
 
 
-def make_environment(folder: Path, wanted: str, share: bool) -> str:
-    """Make `folder` in the `wanted` way, or in the first that works; the way, empty where none did.
+def make_environment(folder: Path, preferred: str, share: bool) -> str:
+    """Make `folder` in the `preferred` way, or in the first that works; the way, empty where none did.
 
     `share`: the packages of this Python are seen from within, behind those of the environment.
     """
-    for way in WAYS if wanted == "auto" else (wanted,):
+    for way in WAYS if preferred == "auto" else (preferred,):
         uv = shutil.which("uv") or ""
         if way == "uv" and not uv:
             continue
@@ -109,12 +120,15 @@ def make_environment(folder: Path, wanted: str, share: bool) -> str:
             command = ([uv, "venv", "--quiet", "--seed", "--python", sys.executable, os.fspath(folder)] if way == "uv"
                        else [sys.executable, "-m", "venv", os.fspath(folder)])
             print(f"Making {folder.name} with {way} ({sys.version.split()[0]}).", flush=True)
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode or not existing_way(folder):
-                why = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-                print(f"It did not work: {why[-1]}", flush=True)
+
+            outcome = subprocess.run(command, capture_output=True, text=True)
+            # A failed try is removed, so that the next way begins with no folder.
+            if outcome.returncode or not existing_way(folder):
+                lines = (outcome.stderr or outcome.stdout).strip().splitlines() or [f"exit code {outcome.returncode}"]
+                print(f"It did not work: {lines[-1]}", flush=True)
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
+
             if share:
                 _share_packages(folder)
                 way += SHARED
@@ -138,11 +152,12 @@ def _share_packages(folder: Path) -> None:
 
     venv's --system-site-packages would skip those of an environment that this Python itself belongs to.
     """
-    own = sysconfig.get_paths()["purelib"]
+    packages = sysconfig.get_paths()["purelib"]
     code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    # The environment's own Python knows where its packages are.
     inside = subprocess.run([folder / "bin" / "python", "-c", code], capture_output=True, text=True,
                             check=True).stdout.strip()
-    (Path(inside) / "platform.pth").write_text(f"{own}\n", encoding="utf-8")
+    (Path(inside) / "platform.pth").write_text(f"{packages}\n", encoding="utf-8")
 
 
 def install(folder: Path, way: str, requirements: Path, torch_index: str) -> int:
@@ -151,7 +166,8 @@ def install(folder: Path, way: str, requirements: Path, torch_index: str) -> int
     pip = [python, "-m", "pip"]
     if torch_index:
         pins = [line for line in requirement_lines(requirements) if line.startswith("torch")]
-        if code := subprocess.run([*pip, "install", _NO_CHECK, "--index-url", torch_index, *pins]).returncode:
+        code = subprocess.run([*pip, "install", _NO_CHECK, "--index-url", torch_index, *pins]).returncode
+        if code:
             return code
     shared = way == "here" or way.endswith(SHARED)
     torch = _installed(python).get("torch", "") if shared else ""
@@ -187,11 +203,14 @@ def announce(pip: Sequence[str], requirements: Path, installed: Mapping[str, str
                                "-r", os.fspath(requirements)]).returncode
         if code:
             return code
-        found = [entry["metadata"] for entry in json.loads(report.read_text(encoding="utf-8"))["install"]]
+        entries = [entry["metadata"] for entry in json.loads(report.read_text(encoding="utf-8"))["install"]]
+
+    # Names are compared as pip spells them.
     names = {_canonical(name): version for name, version in installed.items()}
-    new = [f"{one['name']} {one['version']}" for one in found if _canonical(one["name"]) not in names]
-    replaced = [f"{one['name']} {names[_canonical(one['name'])]} by {one['version']}" for one in found
-                if _canonical(one["name"]) in names]
+    new = [f"{entry['name']} {entry['version']}" for entry in entries if _canonical(entry["name"]) not in names]
+    replaced = [f"{entry['name']} {names[_canonical(entry['name'])]} by {entry['version']}" for entry in entries
+                if _canonical(entry["name"]) in names]
+
     print(f"{len(new)} packages are new here: {', '.join(sorted(new)) or 'none'}.")
     print(f"{len(replaced)} are replaced: {', '.join(sorted(replaced)) or 'none'}.", flush=True)
     return 0
@@ -201,9 +220,9 @@ def _installed(python: str) -> dict[str, str]:
     """Packages that `python` sees, with their versions."""
     code = ("import importlib.metadata as m, json; "
             "print(json.dumps({d.metadata['Name']: d.version for d in reversed(list(m.distributions()))}))")
-    found: dict[str, str] = json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True,
-                                                      check=True).stdout)
-    return found
+    versions: dict[str, str] = json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True,
+                                                         check=True).stdout)
+    return versions
 
 
 def _canonical(name: str) -> str:

@@ -43,13 +43,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(workspace: Workspace, given: argparse.Namespace) -> int:
+def _run(workspace: Workspace, args: argparse.Namespace) -> int:
     board = JobBoard(workspace)
-    if given.do == "list":
-        _list(board, as_json=given.json)
+    if args.do == "list":
+        _list(board, as_json=args.json)
         return 0
-    state = board.state(given.job)
-    match given.do:
+
+    state = board.state(args.job)
+    match args.do:
         case "stop":
             control.stop(state.job)
             waits = state.status == "waiting"
@@ -62,11 +63,11 @@ def _run(workspace: Workspace, given: argparse.Namespace) -> int:
             after = ", ".join(job.id for job in resumed[1:])
             print(resume_point(state.job) + (f" Then: {after}." if after else ""))
         case "rename":
-            name = control.rename(state.job, given.name)
+            name = control.rename(state.job, args.name)
             print(f"{state.id} is named {name}." if name else f"{state.id} has no name any more.")
         case direction:
             move_in_queue(board.queue(), state.id, direction)
-            _list(board, as_json=given.json)
+            _list(board, as_json=args.json)
     return 0
 
 

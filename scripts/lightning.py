@@ -30,26 +30,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--args", default="--host 0.0.0.0", metavar="ARGS",
                         help="options of the app, in quotes (default: %(default)s)")
     parser.add_argument("--home", type=Path, default=Path.home(), help="the studio's home (default: %(default)s)")
-    given = parser.parse_args(arguments)
-    path, block = given.home / SCRIPT, start_block(Path(given.workspace), given.args)
-    if given.do == "show":
+    args = parser.parse_args(arguments)
+
+    path, block = args.home / SCRIPT, start_block(Path(args.workspace), args.args)
+    if args.do == "show":
         print(block, end="")
         return 0
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    after = without_block(before)
-    if given.do == "install":
-        after = (after or FIRST_LINE) + ("" if not after or after.endswith("\n") else "\n") + block
+
+    # Only the block of Lisan is replaced; the other lines of the start script stay.
+    old_script = path.read_text(encoding="utf-8") if path.exists() else ""
+    new_script = without_block(old_script)
+    if args.do == "install":
+        new_script = (new_script or FIRST_LINE) + ("" if not new_script or new_script.endswith("\n") else "\n") + block
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    if after.strip() in ("", FIRST_LINE.strip()):
+    if new_script.strip() in ("", FIRST_LINE.strip()):
         path.unlink(missing_ok=True)
     else:
-        path.write_text(after, encoding="utf-8")
+        path.write_text(new_script, encoding="utf-8")
         path.chmod(path.stat().st_mode | 0o111)
-    if given.do == "remove":
-        print(f"{path} does not start Lisan any more." if before != after else f"{path} did not start Lisan.")
+
+    if args.do == "remove":
+        print(f"{path} does not start Lisan any more." if old_script != new_script else f"{path} did not start Lisan.")
         return 0
-    print(f"{path} starts Lisan with the studio. Its output: {Path(given.workspace).absolute() / 'app.log'}")
-    if "LISAN_PASSWORD" not in os.environ and "--auth" not in given.args and "--no-password" not in given.args:
+
+    print(f"{path} starts Lisan with the studio. Its output: {Path(args.workspace).absolute() / 'app.log'}")
+    if "LISAN_PASSWORD" not in os.environ and "--auth" not in args.args and "--no-password" not in args.args:
         sys.stderr.write("LISAN_PASSWORD is not set here. Make it a secret of the studio, USER:PASSWORD, or the app "
                          "will refuse to listen beyond this machine.\n")
     return 0
@@ -67,14 +73,14 @@ def start_block(workspace: Path, arguments: str) -> str:
 
 def without_block(text: str) -> str:
     """`text` without the lines from `BEGIN` to `END`."""
-    kept, inside = [], False
+    lines, inside = [], False
     for line in text.splitlines(keepends=True):
         inside = inside or line.strip() == BEGIN
         if not inside:
-            kept.append(line)
+            lines.append(line)
         if line.strip() == END:
             inside = False
-    return "".join(kept)
+    return "".join(lines)
 
 
 if __name__ == "__main__":

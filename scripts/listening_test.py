@@ -22,49 +22,52 @@ _RESULTS = "print the results of an evaluation's listening tests, and write them
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
+    # Two words are actions of this script; all else makes a test.
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] not in (["import"], ["results"]):
         return run_verb("listening_test", words, more=f"Also: `import FILE...` ({_IMPORT}) and `results EVALUATION` "
                                                       f"({_RESULTS}).")
-    part, rest = words[0], words[1:]
+    part, part_words = words[0], words[1:]
     parser = script_parser(f"listening_test {part}", _IMPORT if part == "import" else _RESULTS,
                            "end with the outcome as one line of JSON")
     if part == "import":
         parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON files that the test page saved")
     else:
         parser.add_argument("evaluation", help="job of the evaluation")
-    return run_in_workspace(parser, rest, _import if part == "import" else _results)
+    return run_in_workspace(parser, part_words, _import if part == "import" else _results)
 
 
-def _import(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+def _import(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
     evaluations, added = list[str](), 0
-    for path in given.files:
+    for path in args.files:
         with foreign.reading(path, "Give a JSON file that the test page saved."):
-            found = listening.add_answers(workspace, foreign.read_bytes(path, listening.FILE_BYTES), path)
-        print(f"{path}: {pluralize(found.answers, 'new answer')} to {found.folder.name}.")
-        added += found.answers
-        evaluations.append(found.test.evaluation)
-    shown = [_show(workspace, name) for name in dict.fromkeys(evaluations)]
-    return {"added": added, "results": [one for some in shown for one in some]}
+            added_answers = listening.add_answers(workspace, foreign.read_bytes(path, listening.FILE_BYTES), path)
+        print(f"{path}: {pluralize(added_answers.answers, 'new answer')} to {added_answers.folder.name}.")
+        added += added_answers.answers
+        evaluations.append(added_answers.test.evaluation)
+
+    results = [_show(workspace, name) for name in dict.fromkeys(evaluations)]
+    return {"added": added, "results": [result for group in results for result in group]}
 
 
-def _results(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    return {"results": _show(workspace, workspace.run(given.evaluation).name)}
+def _results(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    return {"results": _show(workspace, workspace.run(args.evaluation).name)}
 
 
 def _show(workspace: Workspace, evaluation: str) -> list[dict[str, Any]]:
     """Print the results of one evaluation, after its report has them."""
-    found = listening.update_report(workspace, evaluation)
-    if not found:
+    results = listening.update_report(workspace, evaluation)
+    if not results:
         print(f"The listening tests of {evaluation} have no answers.")
-    for result in found:
+    for result in results:
         print(f"{result.test}: {result.about}")
         for title, head, rows in listening_tables(result):
             print(f"\n{title}")
+            # Columns are as wide as their longest cell.
             widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
             for row in (head, *rows):
                 print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return [asdict(result) for result in found]
+    return [asdict(result) for result in results]
 
 
 if __name__ == "__main__":

@@ -27,34 +27,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unpin", metavar="NAME", help="remove this name; the run may delete the checkpoint again")
     parser.add_argument("--use", metavar="STEP", help="let the run refer to the checkpoint of this step or pinned "
                                                       "name, and certify it; `best`: to the best one again")
-    given = parser.parse_args(arguments)
-    asked = (given.step is not None, bool(given.unpin), bool(given.use))
-    if (given.step is None) != (given.name is None) or sum(asked) > 1:
+    args = parser.parse_args(arguments)
+    actions = (args.step is not None, bool(args.unpin), bool(args.use))
+    if (args.step is None) != (args.name is None) or sum(actions) > 1:
         parser.error("give a step and a name, or --unpin with a name, or --use with a step, or the run alone")
     return run_in_workspace(parser, arguments, _do)
 
 
-def _do(workspace: Workspace, given: argparse.Namespace) -> int:
-    job, code = catalog.find_training(workspace, given.run), DONE
+def _do(workspace: Workspace, args: argparse.Namespace) -> int:
+    job, code = catalog.find_training(workspace, args.run), DONE
     run = job.directory
-    if given.unpin:
-        print(f"The checkpoint of step {checkpoint_names.unpin(run, given.unpin)} may be deleted again.")
-    elif given.name:
-        checkpoint_names.pin(run, given.step, given.name)
-        print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{job.id}@{given.name}")
-    elif given.use:
-        options = CertifyOptions(run=f"run:{job.id}@{given.use}")
+
+    if args.unpin:
+        print(f"The checkpoint of step {checkpoint_names.unpin(run, args.unpin)} may be deleted again.")
+    elif args.name:
+        checkpoint_names.pin(run, args.step, args.name)
+        print(f"The checkpoint of step {args.step} is pinned as {args.name}: run:{job.id}@{args.name}")
+    elif args.use:
+        options = CertifyOptions(run=f"run:{job.id}@{args.use}")
+        # The job is made before the choice, so that a refusal leaves the run as it is.
         check_requirements(workspace, "certify", options)
         proof = create_job(workspace, "certify", options)
-        control.use_checkpoint(job, "" if given.use == "best" else given.use)
+        control.use_checkpoint(job, "" if args.use == "best" else args.use)
         code = run_job(proof)
+
+    # Every call ends with the list of checkpoints.
     steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
-    if given.json:
+    if args.json:
         print(json.dumps({"run": run.name, "steps": steps, "names": names}, ensure_ascii=False))
         return code
     for step in steps:
-        called = ", ".join(name for name, named in names.items() if named == step)
-        print(f"step {step}{': ' + called if called else ''}")
+        labels = ", ".join(name for name, named in names.items() if named == step)
+        print(f"step {step}{': ' + labels if labels else ''}")
     return code
 
 

@@ -24,7 +24,7 @@ from core.jobs.reporter import duration_text
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, run_verb, script_parser
 
-_SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
+_SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # speakers in the JSON, and speakers in print
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,13 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_in_workspace(build_parser(), arguments, _save_or_show)
 
 
-def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any] | int:
+def _save_or_show(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any] | int:
     """Write the decided dataset in a job, or show what was found."""
-    if not given.save_as:
-        return _do(workspace, given)
-    _decide(workspace, given)
-    return run_verb("revise", ["--dataset", given.dataset, "--save-as", given.save_as, "--model", given.model,
-                               "--workspace", given.workspace, *(["--json"] if given.json else [])])
+    if not args.save_as:
+        return _do(workspace, args)
+    _decide(workspace, args)
+    return run_verb("revise", ["--dataset", args.dataset, "--save-as", args.save_as, "--model", args.model,
+                               "--workspace", args.workspace, *(["--json"] if args.json else [])])
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,64 +66,73 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    index = review.index_of(workspace, given.dataset)
-    decided = _decide(workspace, given)
-    shown = index.page(given.start, given.most, given.kind)
-    match = review.text_match_of(workspace, given.dataset)
+def _do(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    index = review.index_of(workspace, args.dataset)
+    decided = _decide(workspace, args)
+    page = index.page(args.start, args.most, args.kind)
+
+    match = review.text_match_of(workspace, args.dataset)
     if match is not None:
         print(f"{match.message} {match.hint}" if match.is_finding else
               f"Texts and clips: {match.kind}, correlation of text length and duration {match.measured}.")
     print(f"{index.count_with_findings()} of {index.count()} clips have findings.")
     for kind in index.kinds():
         print(f"    {kind.level:8} {kind.kind}: {kind.count}{f' ({kind.parts})' if kind.parts else ''}")
-        if note := review.BEFORE_EXCLUDING.get(kind.kind):
+        note = review.BEFORE_EXCLUDING.get(kind.kind)
+        if note:
             print(f"             {note}")
+
     speakers = index.speakers(_SPEAKERS)
     _print_speakers(speakers)
-    made = review.read_decisions(workspace, given.dataset)
-    for one in shown:
-        _print_clip(one, made.get(one.clip.id))
+    decisions = review.read_decisions(workspace, args.dataset)
+    for indexed in page:
+        _print_clip(indexed, decisions.get(indexed.clip.id))
+
     return {"decided": decided, "texts_match": match.to_json() if match else None,
             "clips": index.count(), "with_findings": index.count_with_findings(),
             "kinds": [asdict(kind) for kind in index.kinds()], "speakers": asdict(speakers),
-            "spread": asdict(index.plots()), "worst": [asdict(one) for one in shown]}
+            "spread": asdict(index.plots()), "worst": [asdict(row) for row in page]}
 
 
-def _print_speakers(found: SpeakerSummary) -> None:
-    print(f"{found.count} speakers, {found.alone} of them with one clip, which has no other to be its prompt.")
-    for one in (*found.largest, *found.some_alone)[:_SPEAKERS_SHOWN]:
-        print(f"    {duration_text(one.seconds):>10}  {one.clips:>6}  {one.name}")
-    if (more := found.count - _SPEAKERS_SHOWN) > 0:
-        print(f"    and {more} more")
+def _print_speakers(speakers: SpeakerSummary) -> None:
+    print(f"{speakers.count} speakers, {speakers.alone} of them with one clip, which has no other to be its prompt.")
+    for speaker in (*speakers.largest, *speakers.some_alone)[:_SPEAKERS_SHOWN]:
+        print(f"    {duration_text(speaker.seconds):>10}  {speaker.clips:>6}  {speaker.name}")
+    remaining = speakers.count - _SPEAKERS_SHOWN
+    if remaining > 0:
+        print(f"    and {remaining} more")
 
 
-def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
+def _decide(workspace: Workspace, args: argparse.Namespace) -> int:
     """Note what the command line decides; about how many clips."""
-    named = [*given.exclude, *given.include, *(one for one, _ in given.text)]
-    included_before = {one: review.is_in(workspace, given.dataset, one) for one in named}
-    count = sum(review.undo_kind(workspace, given.dataset, kind) for kind in given.undo_kind)
-    count += review.exclude(workspace, given.dataset, given.exclude, "by hand")
-    count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
-    count += sum(review.exclude_kind(workspace, given.dataset, kind, errors_only=True) for kind in given.exclude_errors)
-    count += sum(review.fix_kind(workspace, given.dataset, kind) for kind in given.fix_kind)
+    named = [*args.exclude, *args.include, *(clip_id for clip_id, _ in args.text)]
+    # A new decision begins with the state that the clip has now.
+    included_before = {clip_id: review.is_in(workspace, args.dataset, clip_id) for clip_id in named}
 
-    def first(one: str) -> ReviewDecision:
-        return ReviewDecision(one, included=included_before[one])
+    # What is undone comes first, so that the other flags decide anew.
+    count = sum(review.undo_kind(workspace, args.dataset, kind) for kind in args.undo_kind)
+    count += review.exclude(workspace, args.dataset, args.exclude, "by hand")
+    count += sum(review.exclude_kind(workspace, args.dataset, kind) for kind in args.exclude_kind)
+    count += sum(review.exclude_kind(workspace, args.dataset, kind, errors_only=True) for kind in args.exclude_errors)
+    count += sum(review.fix_kind(workspace, args.dataset, kind) for kind in args.fix_kind)
 
-    count += review.update_decisions(workspace, given.dataset, given.include,
-                                     lambda one: replace(one, included=True, reason=""), first)
-    texts = dict(given.text)
-    return count + review.update_decisions(workspace, given.dataset, texts,
-                                           lambda one: replace(one, text=texts[one.id]), first)
+    def first(clip_id: str) -> ReviewDecision:
+        return ReviewDecision(clip_id, included=included_before[clip_id])
+
+    count += review.update_decisions(workspace, args.dataset, args.include,
+                                     lambda decision: replace(decision, included=True, reason=""), first)
+    texts = dict(args.text)
+    return count + review.update_decisions(workspace, args.dataset, texts,
+                                           lambda decision: replace(decision, text=texts[decision.id]), first)
 
 
-def _print_clip(one: IndexedClip, made: ReviewDecision | None) -> None:
-    marks = [] if made is None else [word for word, holds in (
-        ("excluded", not made.included), ("edited transcript", made.text), ("mended", made.fixes)) if holds]
+def _print_clip(entry: IndexedClip, decision: ReviewDecision | None) -> None:
+    marks = [] if decision is None else [word for word, holds in (
+        ("excluded", not decision.included), ("edited transcript", decision.text), ("mended", decision.fixes)) if holds]
     state = f" [{', '.join(marks)}]" if marks else ""
-    print(f"{one.rank + 1:>6} {one.clip.id}{state}: {(made.text if made and made.text else one.clip.text)[:100]}")
-    for finding in one.findings:
+    print(f"{entry.rank + 1:>6} {entry.clip.id}{state}: "
+          f"{(decision.text if decision and decision.text else entry.clip.text)[:100]}")
+    for finding in entry.findings:
         print(f"           {finding.level}: {finding.message} ({finding.kind})")
 
 

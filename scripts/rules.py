@@ -25,7 +25,7 @@ from scripts.command import exit_with, run_in_workspace, script_parser
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    return run_in_workspace(build_parser(), arguments, lambda workspace, given: _PARTS[given.part](workspace, given))
+    return run_in_workspace(build_parser(), arguments, lambda workspace, args: _PARTS[args.part](workspace, args))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,36 +41,36 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    found = text_rules.list_rules(workspace)
-    for entry in found:
+def _list(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    all_rules = text_rules.list_rules(workspace)
+    for entry in all_rules:
         print(f"{entry.name:16} {'your own' if entry.own else 'shipped':9} {entry.language:6} {entry.hash[:12]}")
-        for line in (entry.fault, *(f"made with it: {made}" for made in entry.used_by),
-                     *(f"made with another text of this name: {made}" for made in entry.edited)):
+        for line in (entry.fault, *(f"made with it: {user}" for user in entry.used_by),
+                     *(f"made with another text of this name: {user}" for user in entry.edited)):
             if line:
                 print(f"{'':16} {line}")
     print("Numbers alone, by ICU or num2words: " + " ".join(text_rules.numbers_alone()))
-    return {"rules": [asdict(entry) for entry in found], "numbers_alone": list(text_rules.numbers_alone())}
+    return {"rules": [asdict(entry) for entry in all_rules], "numbers_alone": list(text_rules.numbers_alone())}
 
 
-def _show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    text = text_rules.read(workspace, given.name)
-    if not given.json:
+def _show(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    text = text_rules.read(workspace, args.name)
+    if not args.json:
         sys.stdout.write(text)
-    return {"name": given.name, "text": text}
+    return {"name": args.name, "text": text}
 
 
-def _save(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    if not given.file:
+def _save(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    if not args.file:
         raise UserError("There are no rules to save.", "Give them: --file FILE, or --file - for standard input.")
-    text = sys.stdin.read() if given.file == "-" else foreign.read_text(Path(given.file))
-    saved = (text_rules.save_copy if given.fork else text_rules.save)(workspace, given.name, text)
+    text = sys.stdin.read() if args.file == "-" else foreign.read_text(Path(args.file))
+    saved = (text_rules.save_copy if args.fork else text_rules.save)(workspace, args.name, text)
     print(f"{saved.name}: {saved.state} ({saved.hash[:12]}), {saved.path}")
     return {"name": saved.name, "state": saved.state, "hash": saved.hash, "path": str(saved.path)}
 
 
-def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    lines = text_rules.preview(text_rules.load(workspace, given.name), _texts(workspace, given, given.most))
+def _try(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    lines = text_rules.preview(text_rules.load(workspace, args.name), _texts(workspace, args, args.most))
     for line in lines:
         print(f"- {line.before}\n+ {line.after}")
         for change in line.changes:
@@ -80,8 +80,8 @@ def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     return {"lines": [asdict(line) for line in lines]}
 
 
-def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    costs = text_rules.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
+def _cost(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
+    costs = text_rules.fold_costs(text_rules.load(workspace, args.name), _texts(workspace, args, None))
     for cost in costs:
         print(f"{cost.name}: {cost.about}\n"
               f"    {cost.words} distinct words become {cost.words_after}: {cost.merged_word_count} become equal\n"
@@ -92,15 +92,17 @@ def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     return {"costs": [{**asdict(cost), "merged_word_count": cost.merged_word_count} for cost in costs]}
 
 
-def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) -> list[str]:
-    texts = list(given.text)
-    if given.texts:
-        texts += foreign.read_text(Path(given.texts)).splitlines()
-    if given.dataset:
-        texts += text_rules.dataset_texts(workspace, given.dataset, most)
+def _texts(workspace: Workspace, args: argparse.Namespace, limit: int | None) -> list[str]:
+    # Texts of all sources are tried together.
+    texts = list(args.text)
+    if args.texts:
+        texts += foreign.read_text(Path(args.texts)).splitlines()
+    if args.dataset:
+        texts += text_rules.dataset_texts(workspace, args.dataset, limit)
+
     if not any(text.strip() for text in texts):
         raise UserError("There is no text.", "Give --text, --texts FILE or --dataset NAME.")
-    return [text for text in texts if text.strip()][:most]
+    return [text for text in texts if text.strip()][:limit]
 
 
 _PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}

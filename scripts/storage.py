@@ -45,55 +45,59 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
-    match given.do:
+def _run(workspace: Workspace, args: argparse.Namespace) -> Mapping[str, Any]:
+    match args.do:
         case "list":
-            return _list(storage.take_inventory(workspace), workspace, given)
+            return _list(storage.take_inventory(workspace), workspace, args)
         case "show":
             inventory = storage.take_inventory(workspace)
-            return {"items": [_show(workspace, inventory, storage.parse(workspace.whole_reference(one)))
-                              for one in given.item]}
+            return {"items": [_show(workspace, inventory, storage.parse(workspace.whole_reference(name)))
+                              for name in args.item]}
         case "delete":
             deleted = []
-            for one in map(workspace.whole_reference, given.item):
-                deleted.append(storage.delete(workspace, storage.parse(one)).reference)
-                print(f"{one} is in the bin. It can be restored: python -m scripts.storage restore {one}")
+            for reference in map(workspace.whole_reference, args.item):
+                deleted.append(storage.delete(workspace, storage.parse(reference)).reference)
+                print(f"{reference} is in the bin. It can be restored: python -m scripts.storage restore {reference}")
             return {"deleted": deleted}
         case "restore":
-            restored = [storage.restore(workspace, one).reference for one in given.item]
+            restored = [storage.restore(workspace, entry).reference for entry in args.item]
             print(f"Restored: {', '.join(restored)}.")
             return {"restored": restored}
-    before = workspace.free_bytes()
-    count = sum(storage.empty_bin(workspace, one) for one in given.item or [""])
-    print(f"{pluralize(count, 'item')} removed for good; {size_text(max(0, workspace.free_bytes() - before))} freed.")
+
+    free = workspace.free_bytes()
+    count = sum(storage.empty_bin(workspace, name) for name in args.item or [""])
+    print(f"{pluralize(count, 'item')} removed for good; {size_text(max(0, workspace.free_bytes() - free))} freed.")
     return {"removed": count}
 
 
-def _list(inventory: Inventory, workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
-    for kind in [given.kind] if given.kind else KINDS:
-        found = sorted(((usage, item) for item, usage in inventory.items.items() if item.kind == kind),
-                       key=lambda one: (-one[0].size, one[1].name))
-        if not found:
+def _list(inventory: Inventory, workspace: Workspace, args: argparse.Namespace) -> Mapping[str, Any]:
+    for kind in [args.kind] if args.kind else KINDS:
+        entries = sorted(((usage, item) for item, usage in inventory.items.items() if item.kind == kind),
+                         key=lambda pair: (-pair[0].size, pair[1].name))
+        if not entries:
             continue
-        print(f"{KINDS[kind]}: {size_text(sum(usage.size for usage, _ in found))}, {pluralize(len(found), 'item')}")
-        shown = found if given.all else found[:MOST]
-        for usage, item in shown:
-            users = len({one.user for one in inventory.by_item.get(item, ())})
+        print(f"{KINDS[kind]}: {size_text(sum(usage.size for usage, _ in entries))}, {pluralize(len(entries), 'item')}")
+
+        printed = entries if args.all else entries[:MOST]
+        for usage, item in printed:
+            users = len({use.user for use in inventory.by_item.get(item, ())})
             depend = f"  {pluralize(users, 'item')} made with it" if users else ""
             print(f"    {_size(usage):28}  {item.reference}{depend}")
-        if len(found) > len(shown):
-            print(f"    and {len(found) - len(shown)} smaller ones (--all)")
-    if inventory.deleted and not given.kind:
+        if len(entries) > len(printed):
+            print(f"    and {len(entries) - len(printed)} smaller ones (--all)")
+
+    if inventory.deleted and not args.kind:
         print(f"bin: {size_text(sum(usage.size for usage in inventory.deleted.values()))}, "
               f"{pluralize(len(inventory.deleted), 'item')}")
         for entry, usage in inventory.deleted.items():
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.deleted))
-            print(f"    {_size(usage):28}  {entry.reference}, deleted {when}")
+            deleted_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.deleted))
+            print(f"    {_size(usage):28}  {entry.reference}, deleted {deleted_at}")
+
     print(f"Total: {size_text(inventory.total)}, what is shared counted once; "
           f"{size_text(workspace.free_bytes())} of disk free.")
     return {"total": inventory.total, "free": workspace.free_bytes(), "seconds": round(inventory.seconds, 3),
             "items": [_row(item.reference, usage) for item, usage in inventory.items.items()
-                      if given.kind in (None, item.kind)],
+                      if args.kind in (None, item.kind)],
             "bin": [_row(entry.reference, usage) for entry, usage in inventory.deleted.items()]}
 
 
@@ -107,9 +111,11 @@ def _row(reference: str, usage: Usage) -> dict[str, Any]:
 
 
 def _show(workspace: Workspace, inventory: Inventory, item: Item) -> dict[str, Any]:
-    users = {one.user.reference: one.how for one in inventory.by_item.get(item, ())}
-    needs = {one.item.reference: one.how for one in inventory.dependencies if one.user == item}
+    # Dependencies are shown in both directions.
+    users = {use.user.reference: use.how for use in inventory.by_item.get(item, ())}
+    needs = {use.item.reference: use.how for use in inventory.dependencies if use.user == item}
     usage = storage.measure_checkpoint(workspace, item) if item.run else inventory.items.get(item)
+
     print(f"{item.reference}: {_size(usage) if usage else 'not here'}")
     for user, how in users.items():
         print(f"    {user} {how}")

@@ -30,13 +30,16 @@ def with_nearest(message: str, known: Collection[str]) -> str:
     """A message of argparse; for each unknown option in it, the known ones that are meant or nearest."""
     if not message.startswith("unrecognized arguments:"):
         return message
+
     hints = []
-    for given in re.findall(r"--[\w-]+", message):
-        name = given.replace("_", "-").lower()
+    for unknown in re.findall(r"--[\w-]+", message):
+        # Other programs write options with underscores.
+        name = unknown.replace("_", "-").lower()
+        # Names of other programs come before names that only look alike.
         meant = [option for option in _ELSEWHERE.get(name, ()) if option in known]
-        nearest = meant or difflib.get_close_matches(name, [one for one in known if one.startswith("--")], 2, _NEAR)
+        nearest = meant or difflib.get_close_matches(name, [flag for flag in known if flag.startswith("--")], 2, _NEAR)
         if nearest:
-            hints.append(f"{given} is not an option; {' or '.join(nearest)} may be meant.")
+            hints.append(f"{unknown} is not an option; {' or '.join(nearest)} may be meant.")
     return " ".join([message, *hints])
 
 

@@ -30,7 +30,7 @@ _TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wai
 UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
                       "reads a romanised text instead, which has a lower error rate.")
 _VERDICTS = ("passed", "failed", "measured", "not proven")
-_SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # in the path, or in the certificate above
+_SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # shown in the path or in the certificate above
 
 
 def build(page: Page) -> None:
@@ -39,6 +39,7 @@ def build(page: Page) -> None:
     verb_form.tab_header(
         "Certificate", "Each run is followed by checks of what must not change: frozen tensors, base-language token "
         "ids and logits. A run with a failed check is exported only if you override that check.")
+    # Everything below is about the chosen run or export.
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
     verb_form.build_damaged(page, "export", "certificate")
     proof = gr.HTML(elem_id="proof")
@@ -47,6 +48,8 @@ def build(page: Page) -> None:
                             scale=0, min_width=200)
         stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", scale=0, min_width=110)
     proof_notice = gr.HTML(elem_classes="notices")
+
+    # Export, with the overrides that a failed check or an open certificate needs.
     with gr.Accordion("Export", open=True, elem_classes="fold"):
         gr.HTML(paragraph("Writes the weights in the model's original format, with this certificate.", class_="small"))
         with gr.Row(elem_classes="grid"):
@@ -65,16 +68,24 @@ def build(page: Page) -> None:
         build_push(page)
     with gr.Accordion("Serve", open=False, elem_classes="fold", elem_id="serve-section"):
         serve.build(page)
+
+    # Each panel is drawn again when the jobs or the watched choices change.
     live.watch("proof", subject)
     live.panel(subject, lambda view: _subjects(page, view), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")
-    live.panel(override, lambda view: gr.update(
-        choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
+
+    def override_choices(view: View) -> object:
+        failed = _failed(page, _chosen(page, view))
+        return gr.update(choices=list(failed), visible=bool(failed))
+
+    live.panel(override, override_choices, "certificate")
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
+    # A typed name stays; a suggested one follows the chosen run.
     live.panel(name, lambda view: _suggested_name(page, view), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven, accept],
             [notice])
+
     live.panel(accept, lambda view: _acceptance(page, view), "certificate")
     # Another run has another outcome, which was not accepted yet.
     live.pending.append(subject.change(lambda: gr.update(value=False), None, [accept], **QUIET))
@@ -113,13 +124,14 @@ def _may_be_computed(page: Page, view: View) -> bool:
 
 def _subjects(page: Page, view: View) -> object:
     """The runs and exports, and the one that was made last when it is new; else the chosen one."""
-    found = _references(page, view)
-    done = [state for state in view.jobs if state.status == "finished" and state.verb in (*RUN_VERBS, "export")]
-    last = max(done, key=lambda state: state.ended_at or 0.0, default=None)
+    labelled = _references(page, view)
+    finished = [state for state in view.jobs if state.status == "finished" and state.verb in (*RUN_VERBS, "export")]
+    # A new run or export is chosen for the person, once.
+    last = max(finished, key=lambda state: state.ended_at or 0.0, default=None)
     newest = "" if last is None else (
         f"run:{last.id}" if last.verb in RUN_VERBS else f"export:{last.job.settings.get('export')}")
-    offered = [reference for _, reference in found]
-    return choice_update(found, view.follow("proof", view.values["proof"], offered, newest))
+    offered = [reference for _, reference in labelled]
+    return choice_update(labelled, view.follow("proof", view.values["proof"], offered, newest))
 
 
 def _references(page: Page, view: View) -> list[tuple[str, str]]:
@@ -128,11 +140,11 @@ def _references(page: Page, view: View) -> list[tuple[str, str]]:
 
 
 def _list_references(page: Page, view: View) -> list[tuple[str, str]]:
-    found = [(f"Run {job_views.run_name(state)}{records.learning_note(state)}{records.unproven_note(state)}",
-              f"run:{state.id}")
-             for state in view.jobs if state.verb in RUN_VERBS and run_checkpoint(state)]
-    found += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
-    return found
+    labelled = [(f"Run {job_views.run_name(state)}{records.learning_note(state)}{records.unproven_note(state)}",
+                 f"run:{state.id}")
+                for state in view.jobs if state.verb in RUN_VERBS and run_checkpoint(state)]
+    labelled += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
+    return labelled
 
 
 def _chosen(page: Page, view: View) -> str:
@@ -160,11 +172,12 @@ def _proof(page: Page, view: View) -> Html:
         outcome = job_views.learning_view(
             records.learning_report(state), claimed=records.is_imported(state)) if state is not None else NOTHING
         return join((not_proven_view(reference, job), outcome, job_views.job_card(job) if job else NOTHING))
+    # A proven run shows its certificate, checked against the files.
     result = records.verify(page.workspace, reference)
-    shown = verified_view(result) if result else div(
+    verdict = verified_view(result) if result else div(
         "verdict unsure", element("strong", "Comparing the files with the certificate"),
         paragraph("They are read once, and again when they change."))
-    return join((job_views.job_card(job) if job and job.alive else NOTHING, shown))
+    return join((job_views.job_card(job) if job and job.alive else NOTHING, verdict))
 
 
 def verified_view(result: Verification) -> Html:
@@ -178,6 +191,7 @@ def verified_view(result: Verification) -> Html:
         about.insert(0, paragraph(f"It belongs to these {pluralize(len(proof.files), 'file')}: sizes and hashes are "
                                   f"those that it lists. This workspace computed it.", class_="small"))
         return join((certificate_view(proof), *about))
+    # A failed check is red whoever computed it, so it needs no banner.
     if outcome is Outcome.FAILED:
         return join((certificate_view(proof), *about))
     tone = "bad" if outcome.bad else "unsure"
@@ -187,8 +201,8 @@ def verified_view(result: Verification) -> Html:
         "To compute it here from the files: Compute certificate, or ",
         element("code", f"python -m scripts.certify --again --run {result.reference.partition('@')[0]}"), "."))
     if outcome is Outcome.SENDER:
-        said = certificate_view(proof, claimed=True)
-        return join((banner, *about, element("h3", "What the sender says"), said))
+        claims = certificate_view(proof, claimed=True)
+        return join((banner, *about, element("h3", "What the sender says"), claims))
     return join((banner, *about, _about(proof)))
 
 
@@ -211,6 +225,7 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
     failed = proof.failed()
     counted = [check for check in proof.checks if check.result in ("passed", "failed")]
     new = _new_language_line(proof)
+
     if not counted:
         banner = job_views.fault("No checks were made.", "A certificate without checks proves nothing. Train again.")
     elif failed:
@@ -220,33 +235,40 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
         # in scope `full` the drift of base languages is measured, not excluded
         logits = next((check.result for check in proof.checks if check.name == "base_logits"), "not proven")
         tone, headline = "good", f"All {len(counted)} checks passed"
-        told = {"passed": "Base-language results are bit-identical to those of the base model.",
-                "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
+        results = {"passed": "Base-language results are bit-identical to those of the base model.",
+                   "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
+        # The headline names what is unproven; without that, all checks passed.
         languages = proof.unproven_languages()
-        missing = []
-        if logits not in told:
-            missing.append("base languages")
+        unproven = []
+        if logits not in results:
+            unproven.append("base languages")
         elif languages:
-            missing.append("some base languages")
+            unproven.append("some base languages")
         if not proof.complete:
-            missing.append("error rates")
-        if missing:
-            yet = " yet" if missing == ["error rates"] else ""
-            tone, headline = "unsure", (f"Not proven{yet}: {' and '.join(missing)}. The other {len(counted)} checks "
+            unproven.append("error rates")
+        if unproven:
+            yet = " yet" if unproven == ["error rates"] else ""
+            tone, headline = "unsure", (f"Not proven{yet}: {' and '.join(unproven)}. The other {len(counted)} checks "
                                         "passed")
-        compared = told.get(
+
+        compared = results.get(
             logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")
-        if logits in told and languages:
+        if logits in results and languages:
             compared = f"{compared} Of others nothing was compared ({languages})."
         if proof.base_files == "unknown":
+            # The certificate proves nothing about a base whose files are not known.
             tone, headline = "unsure", f"{headline}, unknown base"
+        # The sender's word alone makes nothing green.
         tone = "unsure" if claimed else tone
         banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared),
                      paragraph(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.") if proof.base_note else NOTHING)
+
     if proof.preservation.bad and not failed:
         banner = div("verdict bad", element("strong", f"Old languages: {proof.describe_preservation()}"),
                      paragraph(headline))
+
     learned = job_views.learning_view(proof.learning_report, claimed=claimed or proof.trained_elsewhere)
+    # Preservation and learning stand side by side, as neither proves the other.
     halves = div("halves", element("section", element("h2", "Old languages"), banner, class_="half old"),
                  element("section", element("h2", "New language"), learned, paragraph(new), class_="half new"))
     return join((halves, _errors(proof.errors), element("h2", "Checks"),
@@ -268,11 +290,11 @@ def _new_language_line(proof: Certificate) -> str:
         if error is None or error.after is None:
             facts.append(f"{name} was not measured")
         else:
-            before = f", {error.before:.1%} before" if error.before is not None else ""
-            facts.append(f"{name}: CER {error.after:.1%} in {pluralize(error.sentences, 'sentence')}{before}")
-    said = "; ".join(facts) or "No new language was measured"
+            base_error = f", {error.before:.1%} before" if error.before is not None else ""
+            facts.append(f"{name}: CER {error.after:.1%} in {pluralize(error.sentences, 'sentence')}{base_error}")
+    facts_text = "; ".join(facts) or "No new language was measured"
     trained = f" Trained for {pluralize(proof.step, 'step')}." if proof.step else ""  # elsewhere, if it was restored
-    return f"{said}.{trained}"
+    return f"{facts_text}.{trained}"
 
 
 def _check(check: CertificateCheck, *, claimed: bool = False) -> Html:
@@ -305,14 +327,16 @@ def _errors(rows: Sequence[LanguageCER]) -> Html:
          str(row.sentences))
         for row in rows
     ]
+
     sheet = table(("Language", "Before", "After", "Original recordings", "Sentences"), cells)
     new = paragraph(UNTRAINED_BASELINE, class_="small") if any(row.new for row in rows) else NOTHING
     codes = [job_views.language_name(row.language) for row in rows if row.used_for_selection]
     selection = paragraph(f"{', '.join(codes)}: measured on the sentences that selected the checkpoint, as no others "
                           "were held out; on other sentences it can be higher.", class_="small") if codes else NOTHING
-    own = [paragraph(f"{job_views.language_name(row.language)}: measured by {row.measured_by}. It was made with this "
-                     "dataset, so it is not an independent judge.", class_="small") for row in rows if row.measured_by]
-    return join((element("h2", "Character error rate (CER)"), sheet, *own, selection, new))
+    notes = [paragraph(f"{job_views.language_name(row.language)}: measured by {row.measured_by}. It was made with this "
+                       "dataset, so it is not an independent judge.", class_="small") for row in rows
+             if row.measured_by]
+    return join((element("h2", "Character error rate (CER)"), sheet, *notes, selection, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:
@@ -387,9 +411,10 @@ def exported_view(result: Result | None) -> Html:
              if name not in checks and name not in _SHOWN_ELSEWHERE]
     outcome = []
     for verdict in _VERDICTS:
-        named = [name.replace("_", " ") for name, found in checks.items() if found == verdict]
+        named = [name.replace("_", " ") for name, result_verdict in checks.items() if result_verdict == verdict]
         names = f" ({', '.join(named)})" if verdict in ("failed", "not proven") else ""
         outcome += [f"{len(named)} {verdict}{', overridden' * (verdict == 'failed')}{names}"] if named else []
+
     return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
                            element("code", str(result.get("ref", ""))), ".", class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]
@@ -413,9 +438,15 @@ def build_push(page: Page) -> None:
         stop = gr.Button("Stop", size="md", scale=0, min_width=110, elem_id="stop-push")
     notice = gr.HTML(elem_classes="notices")
     last = gr.HTML(elem_id="push-result")
+
     page.live.watch("push.export", export)
-    page.live.panel(export, lambda view: choice_update(exports := page.workspace.list_exports(), view.follow(
-        "push.export", view.values["push.export"], exports, verb_form.newest_made(view, "export"))), "certificate")
+
+    def export_choices(view: View) -> object:
+        exports = page.workspace.list_exports()
+        newest = verb_form.newest_made(view, "export")
+        return choice_update(exports, view.follow("push.export", view.values["push.export"], exports, newest))
+
+    page.live.panel(export, export_choices, "certificate")
     page.live.show_when(stop, lambda view: view.newest("push"),
                         lambda job: job.alive and job.status != "stopping", "certificate")
 
@@ -425,6 +456,7 @@ def build_push(page: Page) -> None:
         if not os.environ.get("HF_TOKEN"):
             raise UserError("HF_TOKEN is not set.", "Create a token with write access in the settings of the Hub, set "
                             "HF_TOKEN to it, and restart Lisan.")
+        # The job reads the token itself, so that it is not among the stored options.
         job = page.start("push", parse(PushOptions, {"export": export, "repository": repository, "public": public}))
         return [page.started_notice(job)]
 
@@ -438,6 +470,7 @@ def build_push(page: Page) -> None:
         state = view.newest("push")
         if state is None:
             return NOTHING
+        # The plan tells which files go up before the first byte does.
         plan = job_views.plan(state.plan.lines, "Files to upload") if state.plan else NOTHING
         return join((job_views.job_card(state), push_result_view(state.result) if state.result else plan))
 

@@ -31,13 +31,13 @@ class Series:
     style: str = "line"
 
 
-def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most `most` points: the mean of each run of neighbours; the last point is kept as it is."""
-    if len(points) <= most:
+def thin(points: Sequence[Point], limit: int = _MOST_POINTS) -> list[Point]:
+    """At most `limit` points: the mean of each run of neighbours; the last point is kept as it is."""
+    if len(points) <= limit:
         return list(points)
-    size = math.ceil(len(points) / (most - 1))
+    size = math.ceil(len(points) / (limit - 1))
     runs = [points[start:start + size] for start in range(0, len(points) - 1, size)]
-    # Of lists: `fmean` counts a generator item by item
+    # `fmean` counts a generator item by item, so it gets lists.
     return [*((fmean([x for x, _ in run]), fmean([y for _, y in run])) for run in runs), points[-1]]
 
 
@@ -52,16 +52,18 @@ def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
     return result
 
 
-def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round numbers within [low, high], about `wanted` of them."""
+def ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Round numbers within [low, high], about `count` of them."""
+    # Equal or undefined limits have a single mark.
     if not high > low:
         return [low]
-    rough = (high - low) / wanted
+    rough = (high - low) / count
     power = math.floor(math.log10(rough))
     scale = 10.0 ** power
+    # The next round step, with room for rounding errors.
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [round(index * step, 1 - power) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    start = math.ceil(low / step - 1e-9)
+    return [round(index * step, 1 - power) for index in range(start, math.floor(high / step + 1e-9) + 1)]
 
 
 def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, y_percent: bool = False,
@@ -70,25 +72,34 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
 
     `y_log`: logarithmic y axis; values that are not positive are skipped.
     """
-    few = [one if one.style == "dots" else replace(one, points=thin(one.points)) for one in series]
+
+    # Dots are drawn as they are; lines are thinned to what the eye can tell apart.
+    curves = [line if line.style == "dots" else replace(line, points=thin(line.points)) for line in series]
     if y_log:
-        few = [replace(one, points=[(x, math.log10(y)) for x, y in one.points if math.isfinite(y) and y > 0])
-               for one in few]
-    drawn = [one for one in few if one.points]
-    named = [one for one in drawn if one.style != "faint"]
-    legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name) for one in named))
+        curves = [replace(line, points=[(x, math.log10(y)) for x, y in line.points if math.isfinite(y) and y > 0])
+                  for line in curves]
+    # A series without a point has no place in the legend.
+    drawn = [line for line in curves if line.points]
+    named = [line for line in drawn if line.style != "faint"]
+    legend = div(
+        "legend", *(span("key", span("swatch", style=f"background:{line.colour}"), line.name) for line in named))
     caption = div("chart-head", element("h2", title), legend)
     if not drawn:
         return div("chart", caption, div("plot empty", "Nothing measured yet."))
+
+    # The grid is drawn inside the plot, its labels beside it.
     box = _box(drawn, x_most, None if y_log else y_low, y_log)
     marks = box.marks()
     heights = [f"{box.down(y) * _HEIGHT:.2f}" for y in marks]
     grid = [element("line", x1="0", x2=f"{_WIDTH:g}", y1=height, y2=height, class_="rule") for height in heights]
     labels = [span("y-label", name, style=f"top:{box.down(y):.2%}") for y, name in zip(
         marks, tick_labels([box.value(y) for y in marks], y_percent), strict=True)]
-    lines = (_line(one, box) for one in drawn)
+    lines = (_line(line, box) for line in drawn)
     drawing = element("svg", *grid, *lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
-                      role="img", aria_label=f"{title}; last: {', '.join(_last(one, box, y_percent) for one in named)}")
+                      role="img",
+                      aria_label=f"{title}; last: {', '.join(_last(line, box, y_percent) for line in named)}")
+
+    # A mark further right would collide with the name of the axis.
     x_marks = [x for x in ticks(box.left, box.right) if box.across(x) <= 0.84]
     return div("chart", caption, div("plot", drawing, _dots(drawn, box), *labels),
                div("x-labels", *(span("x-label", name, style=f"left:{box.across(x):.2%}")
@@ -110,9 +121,9 @@ class _Box:
         """Heights of the grid lines."""
         if not self.log:
             return ticks(self.low, self.high)
-        found = log_ticks(self.low, self.high)
-        if len(found) > 1:
-            return found
+        exponents = log_ticks(self.low, self.high)
+        if len(exponents) > 1:
+            return exponents
         return [math.log10(value) for value in ticks(10.0**self.low, 10.0**self.high) if value > 0]
 
     def value(self, height: float) -> float:
@@ -128,15 +139,15 @@ class _Box:
         return min(1.0, max(0.0, 1.0 - (y - self.low) / (self.high - self.low)))
 
 
-def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+def log_ticks(low: float, high: float, limit: int = 6) -> list[float]:
     """Logarithms within [low, high] of round multiples of powers of ten, or of the powers alone if these are many."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     for factors in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        found = [height for power in powers for factor in factors
-                 if low <= (height := power + math.log10(factor)) <= high]
-        if len(found) <= most:
-            return found
-    return found[::math.ceil(len(found) / most)]
+        marks = [power + math.log10(factor) for power in powers for factor in factors]
+        heights = [height for height in marks if low <= height <= high]
+        if len(heights) <= limit:
+            return heights
+    return heights[::math.ceil(len(heights) / limit)]
 
 
 def _last(series: Series, box: _Box, percent: bool) -> str:
@@ -146,17 +157,21 @@ def _last(series: Series, box: _Box, percent: bool) -> str:
 
 
 def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, log: bool = False) -> _Box:
-    xs = [x for one in series for x, _ in one.points]
-    ys = sorted(y for one in series for _, y in one.points if math.isfinite(y))
+    xs = [x for line in series for x, _ in line.points]
+    ys = sorted(y for line in series for _, y in line.points if math.isfinite(y))
+
     if not ys:
         return _Box(0.0, max(xs), 0.0, 1.0, log)
     low, high = ys[0], ys[-1]
     if len(ys) > 20 and not log:  # the first losses would flatten all that follows
         high = min(high, ys[int(0.97 * (len(ys) - 1))] * 1.15)
     low = low if y_low is None else min(low, y_low)
+
     flat = high - low <= 1e-6 * max(abs(high), abs(low))  # a constant line, except for rounding
+    # A constant line is drawn in the middle of some room.
     margin = (abs(high) * 0.1 or 0.5) if flat else (high - low) * 0.06
     bottom = low if y_low is not None and low == y_low else low - margin
+
     return _Box(min(0.0, min(xs)), max(max(xs), x_most or 0.0), bottom, high + margin, log)
 
 
@@ -173,9 +188,9 @@ def _line(series: Series, box: _Box) -> Html:
 def _dots(series: Sequence[Series], box: _Box) -> Html:
     """Markers as HTML: a circle in the stretched drawing would be an ellipse."""
     return Html("".join(
-        span("dot many" if len(one.points) > _MANY_DOTS else "dot", title=f"{one.name}: {box.value(y):.3g} at {x:g}",
-             style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{one.colour}")
-        for one in series if one.style == "dots" for x, y in one.points
+        span("dot many" if len(line.points) > _MANY_DOTS else "dot", title=f"{line.name}: {box.value(y):.3g} at {x:g}",
+             style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{line.colour}")
+        for line in series if line.style == "dots" for x, y in line.points
     ))
 
 
@@ -190,71 +205,76 @@ def tick_labels(values: Sequence[float], percent: bool = False) -> list[str]:
     return [f"{name}%" for name in names] if percent else names
 
 
-def dataset_charts(found: DatasetPlots) -> Html:
+def dataset_charts(plots: DatasetPlots) -> Html:
     """Histograms of a dataset, and its characters."""
-    if not found.histograms:
+    if not plots.histograms:
         return NOTHING
-    return div("charts", *map(histogram, found.histograms), character_chart(found.characters),
-               rarest_characters(found.rarest))
+    return div("charts", *map(histogram, plots.histograms), character_chart(plots.characters),
+               rarest_characters(plots.rarest))
 
 
-def histogram(one: Histogram) -> Html:
+def histogram(bins: Histogram) -> Html:
     """A histogram with the median."""
-    drawn = sum(one.counts)
+    drawn = sum(bins.counts)
     if not drawn:
-        return div("chart", div("chart-head", element("h2", one.title)),
-                   paragraph(f"None of {one.among:,} clips.", class_="small"))
-    step = (one.high - one.low) / len(one.counts)
-    digits = max(0, -math.floor(math.log10(step)))  # that tell one edge from the next
-    titles = [f"{one.low + at * step:.{digits}f} to {one.low + (at + 1) * step:.{digits}f} {one.unit}: "
-              f"{pluralize(count, 'clip')}" for at, count in enumerate(one.counts)]
-    across = (one.median - one.low) / (one.high - one.low)
+        return div("chart", div("chart-head", element("h2", bins.title)),
+                   paragraph(f"None of {bins.among:,} clips.", class_="small"))
+
+    step = (bins.high - bins.low) / len(bins.counts)
+    digits = max(0, -math.floor(math.log10(step)))  # digits that tell one edge from the next
+    titles = [f"{bins.low + index * step:.{digits}f} to {bins.low + (index + 1) * step:.{digits}f} {bins.unit}: "
+              f"{pluralize(count, 'clip')}" for index, count in enumerate(bins.counts)]
+    across = (bins.median - bins.low) / (bins.high - bins.low)
+    # The median is a line across the bars.
     median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0", y2=f"{_HEIGHT:g}",
                      class_="median")
-    marks = ticks(one.low, one.high)
-    labels = [span("x-label", name, style=f"left:{(value - one.low) / (one.high - one.low):.1%}")
+
+    marks = ticks(bins.low, bins.high)
+    labels = [span("x-label", name, style=f"left:{(value - bins.low) / (bins.high - bins.low):.1%}")
               for value, name in zip(marks, tick_labels(marks), strict=True)]
-    of = f"{drawn:,} of {one.among:,} clips; " if one.among else ""
-    head = div("legend", span("key", f"{of}median {_short(one.median)} {one.unit}"))
-    return div("chart", div("chart-head", element("h2", one.title), head),
-               _bars(one.title, one.counts, titles, median), div("x-labels", *labels, aria_hidden="true"))
+    share = f"{drawn:,} of {bins.among:,} clips; " if bins.among else ""
+    head = div("legend", span("key", f"{share}median {_short(bins.median)} {bins.unit}"))
+    return div("chart", div("chart-head", element("h2", bins.title), head),
+               _bars(bins.title, bins.counts, titles, median), div("x-labels", *labels, aria_hidden="true"))
 
 
-def character_chart(found: Sequence[tuple[str, int]]) -> Html:
+def character_chart(characters: Sequence[tuple[str, int]]) -> Html:
     """A bar chart of the most frequent characters."""
-    if not found:
+    if not characters:
         return NOTHING
-    counts = [count for _, count in found]
-    titles = [f"{name}: {count:,} times" for name, count in found]
-    names = [span("x-label", name, style=f"left:{(at + 0.5) / len(found):.2%}", title=title)
-             for at, ((name, _), title) in enumerate(zip(found, titles, strict=True))]
+    counts = [count for _, count in characters]
+    titles = [f"{name}: {count:,} times" for name, count in characters]
+    names = [span("x-label", name, style=f"left:{(index + 0.5) / len(characters):.2%}", title=title)
+             for index, ((name, _), title) in enumerate(zip(characters, titles, strict=True))]
+
     return div("chart wide", div("chart-head", element("h2", "Characters"),
-                                 div("legend", span("key", f"the {len(found)} most frequent, after text rules"))),
+                                 div("legend", span("key", f"the {len(characters)} most frequent, after text rules"))),
                _bars("Characters", counts, titles), div("x-labels letters", *names, aria_hidden="true"))
 
 
-def rarest_characters(found: Sequence[tuple[str, int]]) -> Html:
+def rarest_characters(characters: Sequence[tuple[str, int]]) -> Html:
     """The rarest characters with their counts, which bars are too low to show."""
-    if not found:
+    if not characters:
         return NOTHING
-    few = sum(count < LEARNABLE for _, count in found)
-    many = "at least " if few == len(found) else ""  # there may be more of them than are listed
-    about = f"{many}{few} characters occur fewer than {LEARNABLE} times: too rare to learn"
+    rare_count = sum(count < LEARNABLE for _, count in characters)
+    bound = "at least " if rare_count == len(characters) else ""  # there may be more of them than are listed
+    about = f"{bound}{rare_count} characters occur fewer than {LEARNABLE} times: too rare to learn"
+
     marks = [span("badge bad" if count < LEARNABLE else "badge", f"{name} {count:,}",
-                  title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in found]
+                  title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in characters]
     return div("chart wide", div("chart-head", element("h2", "Rarest characters"), div("legend", span("key", about))),
                div("rare", *marks))
 
 
 def _bars(title: str, counts: Sequence[int], titles: Sequence[str], over: Html = NOTHING) -> Html:
-    most, width = max(counts), _WIDTH / len(counts)
-    bars = join(element("rect", element("title", label), x=f"{at * width + width * 0.06:.2f}",
-                        y=f"{_HEIGHT * (1 - count / most):.2f}", width=f"{width * 0.88:.2f}",
-                        height=f"{_HEIGHT * count / most:.2f}", class_="bar-of")
-                for at, (count, label) in enumerate(zip(counts, titles, strict=True)))
+    highest, width = max(counts), _WIDTH / len(counts)
+    bars = join(element("rect", element("title", label), x=f"{index * width + width * 0.06:.2f}",
+                        y=f"{_HEIGHT * (1 - count / highest):.2f}", width=f"{width * 0.88:.2f}",
+                        height=f"{_HEIGHT * count / highest:.2f}", class_="bar-of")
+                for index, (count, label) in enumerate(zip(counts, titles, strict=True)))
     drawing = element("svg", bars, over, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none", role="img",
                       aria_label=f"{title}: {max(zip(counts, titles, strict=True))[1]} is the most")
-    return div("plot low", drawing, span("y-label", f"{most:,}", style="top:0"),
+    return div("plot low", drawing, span("y-label", f"{highest:,}", style="top:0"),
                span("y-label", "0", style="top:100%"))
 
 

@@ -39,10 +39,10 @@ CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
 
 def clips(state: JobState) -> dict[int, dict[str, AudioGenerated]]:
     """The finished clips by index and side."""
-    found: dict[int, dict[str, AudioGenerated]] = {}
+    by_index: dict[int, dict[str, AudioGenerated]] = {}
     for clip in state.audio:
-        found.setdefault(clip.index, {})[clip.side] = clip
-    return dict(sorted(found.items()))
+        by_index.setdefault(clip.index, {})[clip.side] = clip
+    return dict(sorted(by_index.items()))
 
 
 def sides_of(state: JobState) -> tuple[str, ...]:
@@ -74,17 +74,22 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     clips in `voted` are named. It ends with the clip to vote on: a vote counts for that one, and the buttons are below
     it.
     """
-    made = clips(state)
-    count = max(len(texts_of(state)), len(made))
-    romanised = next((index for index, sides in made.items() if _base_reads_otherwise(sides)), None)
-    shown = range(min(count, _SHOWN))
-    more = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
-    if blind and (current := _clip_to_vote_on(state, count, voted)) is not None:
-        shown = range(current + 1)[-_SHOWN:]
-        more = f"Clip {current + 1} of {count}. The next one appears after your vote." if current + 1 < count else ""
-    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised,
-                   recording) for index in shown]
-    return join((paragraph(more, class_="small") if more else NOTHING, *pairs))
+    finished = clips(state)
+    count = max(len(texts_of(state)), len(finished))
+    # One explanation on the page suffices.
+    romanised = next((index for index, sides in finished.items() if _base_reads_otherwise(sides)), None)
+    indices = range(min(count, _SHOWN))
+    remark = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
+
+    # A blind comparison ends with the clip to vote on.
+    current = _clip_to_vote_on(state, count, voted) if blind else None
+    if current is not None:
+        indices = range(current + 1)[-_SHOWN:]
+        remark = f"Clip {current + 1} of {count}. The next one appears after your vote." if current + 1 < count else ""
+
+    pairs = [_pair(state, index, finished.get(index, {}), originals, blind and index not in voted, index == romanised,
+                   recording) for index in indices]
+    return join((paragraph(remark, class_="small") if remark else NOTHING, *pairs))
 
 
 def _clip_to_vote_on(state: JobState, count: int, voted: frozenset[int]) -> int | None:
@@ -112,17 +117,17 @@ def verification_view(result: Verification | None) -> Html:
 
 def means_view(proof: Certificate, language: str) -> Html:
     """The mean error over held-out sentences of the run that speaks, so that no single clip decides the impression."""
-    found = next((error for error in proof.errors if error.language == language), None)
-    if found is None or found.after is None:
+    errors = next((error for error in proof.errors if error.language == language), None)
+    if errors is None or errors.after is None:
         return NOTHING
-    parts = [f"{job_views.percent(found.after)} after training"]
-    if found.before is not None:
-        parts.append(f"{job_views.percent(found.before)} before")
-    if found.recordings_cer is not None:
-        parts.append(f"{job_views.percent(found.recordings_cer)} original recordings")
-    title = f"{job_views.language_name(language)}, mean over {found.sentences} held-out sentences (CER): "
+    parts = [f"{job_views.percent(errors.after)} after training"]
+    if errors.before is not None:
+        parts.append(f"{job_views.percent(errors.before)} before")
+    if errors.recordings_cer is not None:
+        parts.append(f"{job_views.percent(errors.recordings_cer)} original recordings")
+    title = f"{job_views.language_name(language)}, mean over {errors.sentences} held-out sentences (CER): "
     return paragraph(element("strong", title), ", ".join(parts), f". Step {proof.step}.",
-                     f" Measured by {found.measured_by}." if found.measured_by else "", class_="means")
+                     f" Measured by {errors.measured_by}." if errors.measured_by else "", class_="means")
 
 
 def _base_reads_otherwise(sides: Mapping[str, AudioGenerated]) -> bool:
@@ -134,23 +139,30 @@ def _base_reads_otherwise(sides: Mapping[str, AudioGenerated]) -> bool:
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
           blind: bool, explained: bool, recording: Callable[[str], str] = lambda text: "") -> Html:
     """Both sides of a text; `explained`: with the sentence that tells its "before" from that of the certificate."""
-    first = next(iter(sides.values()), None)
-    language, text = (first.language, first.text) if first else texts_of(state)[index]
+    # The texts of a job that chooses them are known from its clips only.
+    first_clip = next(iter(sides.values()), None)
+    language, text = (first_clip.language, first_clip.text) if first_clip else texts_of(state)[index]
     names = sides_of(state)
-    votable = state.alive or len(sides) == len(names)  # of an ended job a single side is heard, not voted on
+    # A comparison is blind only while both sides may still be voted on.
+    votable = state.alive or len(sides) == len(names)  # a single side of an ended job is heard, not voted on
     hidden = len(names) > 1 and blind and votable
     if hidden and len(sides) < len(names):
-        sides = {}  # which is ready first would tell which it is
+        sides = {}  # the side that is ready first would tell which it is
+
+    # Hidden sides are shuffled by the job and the clip, so that a reload keeps their order.
     order = blind_order(state.id, index) if hidden else names
     cards = [_side(state, side, index, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
              for letter, side in zip("AB", order, strict=False)]
-    if not hidden and (address := recording(text)):
+    address = "" if hidden else recording(text)
+    if address:
         cards.insert(0, div("side", div("side-head", element("strong", "Original recording")),
                             player(address, "Original recording"), waveform(address)))
+
     keys = paragraph("Keys after a click on a player: ", element("kbd", "a"), " the next one at the same place, ",
                      *(element("kbd", str(number)) for number in range(1, len(cards) + 1)), " one of them, ",
                      element("kbd", "space"), " play or pause.", class_="small keys") if len(cards) > 1 else NOTHING
     notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
+
     return div(
         "pair", div("said", span("badge", job_views.language_name(language)),
                     element("blockquote", shortened(text), lang=language),
@@ -167,6 +179,7 @@ def waveform(address: str) -> Html:
 
 def length_notice(text: str, states: Sequence[JobState]) -> Html:
     """The estimated duration of a long text, by the speed of the last job; nothing for a short one."""
+    # A short text needs no estimate.
     letters = len(text.strip())
     if letters <= _LONG:
         return NOTHING
@@ -174,11 +187,13 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
     last = next((state for state in states
                  if state.verb in SYNTHESIS_VERBS and state.status == "finished" and state.audio), None)
     if last is not None:
-        first = sides_of(last)[0]
-        spoken = sum(len(sides[first].text) for sides in clips(last).values() if first in sides)
-        seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken) * letters
-        who = "both models take" if last.verb == "compare" else "one model takes"
-        message += f"; {who} about {duration_text(seconds)} at the speed of the last job"
+        side = sides_of(last)[0]
+        spoken_length = sum(len(sides[side].text) for sides in clips(last).values() if side in sides)
+        seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken_length) * letters
+        subject = "both models take" if last.verb == "compare" else "one model takes"
+        message += f"; {subject} about {duration_text(seconds)} at the speed of the last job"
+
+    # Chunks end between words, so that a very long word exceeds any chunk.
     longest = max(text.split(), key=len)
     if len(longest) > _LONGEST_WORD:
         message += (f". One word has {len(longest):,} characters ({shortened(longest, 12)}) and may be refused, as "
@@ -195,6 +210,7 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     label = hidden_as or _TITLES[side]
     model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
     pause = element("button", "Pause", type="button", class_="stream-toggle", hidden=True)
+    # The model's name would tell the side.
     head = div("side-head", label) if hidden_as else div(
         "side-head", element("strong", label), span("small", model), pause)
     place = f"{state.id}/{index}/{side}"
@@ -205,6 +221,7 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     def address(path: str) -> str:
         return media.covered_url(state.id, path) if hidden_as else media.url("runs", state.id, path)
 
+    # File names tell the side too, so hidden clips have covered addresses.
     picture = element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
                       class_="spectrogram") if clip.spectrogram else NOTHING
     length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden_as else f", synthesized in {clip.seconds:.1f} s")
@@ -212,6 +229,7 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     if clip.finish_reason == "no_speech":
         silent = paragraph(span("badge bad", "no speech"), " Only silence where the sentence should begin.",
                            class_="small")
+
     later = paragraph("The score appears after your vote.", class_="small")
     return div("side", head, player(address(clip.path), label), waveform(address(clip.path)), picture, silent,
                paragraph(length, class_="small"), later if hidden_as else _score(clip, original),
@@ -223,8 +241,8 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
     if clip.scoring:
         return paragraph("Being scored.", class_="small")
     if clip.error is None:
-        why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No recogniser (ASR) for this language."
-        return paragraph(why, class_="small")
+        reason = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No recogniser (ASR) for this language."
+        return paragraph(reason, class_="small")
     beside = span("small", f"original recordings: CER {job_views.percent(original)}" if original is not None
                   else "original recordings: not measured here")
     transcript = paragraph("Transcript (ASR): ", element("q", shortened(clip.transcript), lang=clip.language),
@@ -235,6 +253,7 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
 
 def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:
     """Preferences of the blind votes on these two models, by language."""
+    # Votes that were stored without a base count for every base.
     counted = count_votes([vote for vote in all_votes if vote.finetuned == finetuned and vote.base in ("", base)])
     if not counted:
         return NOTHING
@@ -255,7 +274,7 @@ class Vote:
     choice: Choice
     finetuned: str  # reference of the model on the finetuned side
     time: float = 0.0
-    base: str = ""  # of the other side; empty in older votes
+    base: str = ""  # model on the other side; empty in older votes
 
 
 def blind_order(job: str, index: int) -> tuple[Choice, Choice]:
@@ -278,7 +297,7 @@ def read_votes(path: Path) -> list[Vote]:
         try:
             vote = Vote(**row)
         except TypeError:
-            continue  # of another version, or no vote
+            continue  # a line of another version, or no vote
         if vote.choice in CHOICES:
             votes.append(vote)
     return votes

@@ -20,7 +20,7 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table, with_code
 from ui.page import Page
 
-_SHOWN_FINDINGS, _MOST_FINDINGS = 5, 80  # in the open, and with those in a fold
+_SHOWN_FINDINGS, _MOST_FINDINGS = 5, 80  # shown at once, and shown with those in a fold
 _STAYS = "What you uploaded stays in the list: add what is missing to it."
 
 
@@ -30,6 +30,8 @@ def build(page: Page) -> None:
         "Recordings", "Import clips with their texts: a folder, a table, recordings with subtitles or labels, "
         "LJSpeech, Common Voice, Kaldi, an archive or a dataset on the Hub. The format is detected, and unusable clips "
         "are listed. For hours of speech without text or timestamps, open Long recordings below.")
+
+    # The form is on the left; datasets and the segments of long recordings are on the right.
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=3, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
@@ -49,6 +51,8 @@ def build(page: Page) -> None:
                                                           lambda state: report(page, state)), "data")
             long_audio.build(page, form, notice)
             long_audio.build_typing(page)
+
+            # The source is assessed as soon as it is typed or uploaded.
             source, language = form.widget("source"), form.widget("language")
             listen_to_voice = _build_voice(page)
             page.on(upload.upload, lambda *values: _take(page, *values), [upload, language, form.widget("model")],
@@ -68,8 +72,8 @@ def build(page: Page) -> None:
 def look(page: Page, source: str, language: str) -> Html:
     """The assessment of the source, and its detected format."""
     source, language = str(source or "").strip(), str(language or "").strip().lower()
-    shown = preview(source, language)  # raises what is wrong with it
-    return join((uploads.assessment_view(page.workspace, source, language), shown))
+    detected = preview(source, language)  # raises what is wrong with it
+    return join((uploads.assessment_view(page.workspace, source, language), detected))
 
 
 def _build_voice(page: Page) -> Callable[[], None]:
@@ -77,7 +81,7 @@ def _build_voice(page: Page) -> Callable[[], None]:
     """
     button = gr.Button("Hear this voice through the model", size="md", elem_id="prepare-hear")
     notice = gr.HTML(elem_classes="notices")
-    heard = gr.HTML(elem_id="prepare-voice")
+    listening = gr.HTML(elem_id="prepare-voice")
 
     def newest(view: View) -> JobState | None:
         model, source = view.values["prepare.model"], view.values["prepare.source"].strip()
@@ -95,7 +99,7 @@ def _build_voice(page: Page) -> Callable[[], None]:
         names = ("prepare.source", "prepare.language", "prepare.model", "review.dataset")
         page.on(button.click, start, [page.live.watched[name] for name in names], [notice])
 
-    page.live.panel(heard, lambda view: uploads.reproduction_view(newest(view)), "data")
+    page.live.panel(listening, lambda view: uploads.reproduction_view(newest(view)), "data")
     return listen
 
 
@@ -121,30 +125,31 @@ def save_upload(page: Page, files: Sequence[str] | str | None, language: str) ->
     paths = [Path(path) for path in ([files] if isinstance(files, str) else files or ())]
     saved = str(source_preview.store_upload(page.workspace, paths))
     try:
-        shown = join((uploads.assessment_view(page.workspace, saved, language), preview(saved, language)))
+        report_html = join((uploads.assessment_view(page.workspace, saved, language), preview(saved, language)))
     except UserError as error:
         return [job_views.fault(error.message, f"{error.hint} {_STAYS}".strip()), saved, gr.skip()]
     source_preview.forget_upload(paths)
-    return [shown, saved, None]
+    return [report_html, saved, None]
 
 
 def _take(page: Page, files: Sequence[str] | str | None, language: str, model: str | None) -> Sequence[object]:
     """Save what was uploaded, and let a job pass three clips through the codec and vocoder of the model."""
-    shown, saved, remaining = save_upload(page, files, language)
+    report_html, saved, remaining = save_upload(page, files, language)
     if remaining is None:  # nothing was refused
         uploads.start_reproduction(page, model or "tiny", str(saved), str(language or "").strip().lower())
-    return [shown, saved, remaining]
+    return [report_html, saved, remaining]
 
 
 def preview(source: str, language: str) -> Html:
     """The detected format of the source, before it is prepared."""
     source, language = str(source or "").strip(), str(language or "").strip().lower()
     lines = source_preview.preview(source, language)
+    # A text in an unexpected script usually has the wrong language code.
     question = source_preview.script_question(source, language) if lines and language else ""
-    asked = div("notice wait", element("strong", with_code(question)), paragraph(
+    notice = div("notice wait", element("strong", with_code(question)), paragraph(
         "Is the language right? “Accept any script” imports the texts as they are."))
     return join((div("notice info", *(paragraph(with_code(line)) for line in lines)) if lines else NOTHING,
-                 asked if question else NOTHING))
+                 notice if question else NOTHING))
 
 
 def _keep_preview(source: str, language: str) -> object:
@@ -159,14 +164,14 @@ def _keep_preview(source: str, language: str) -> object:
 def report(page: Page, state: JobState) -> Html:
     """The report of a dataset's check, and its speakers."""
     name = str(state.job.settings.get("dataset", ""))
-    found = source_preview.read_report(page.workspace.datasets / name)
-    if found is None:
+    check = source_preview.read_report(page.workspace.datasets / name)
+    if check is None:
         return job_views.result_facts(state.result)
     try:
         speakers = clip_review.speakers_view(index_of(page.workspace, name).speakers(clip_review.SHOWN_SPEAKERS))
     except UserError:  # its clips are not measured
         speakers = NOTHING
-    return join((clip_review.match_view(found.text_match), report_view(found), speakers))
+    return join((clip_review.match_view(check.text_match), report_view(check), speakers))
 
 
 def report_view(report: ValidationReport) -> Html:
@@ -180,31 +185,36 @@ def report_view(report: ValidationReport) -> Html:
     if report.dropped:
         removed = ", ".join(f"{character} {count} times" for character, count in report.dropped.items())
         parts.append(paragraph(f"Punctuation removed by normalisation: {removed}.", class_="small"))
-    found = [(job_views.level_badge(level), one.where, with_code(one.message))
-             for level, listed in (("error", report.errors), ("warning", report.warnings)) for one in listed]
-    if not found:
+
+    findings = [(job_views.level_badge(level), finding.where, with_code(finding.message))
+                for level, listed in (("error", report.errors), ("warning", report.warnings)) for finding in listed]
+    if not findings:
         return join((*parts, job_views.notice("No problems found.", "good")))
+
+    # The worst are in the open; more of them are in a fold, and the rest in the file.
     head = ("", "Where", "Problem")
-    parts.append(table(head, found[:_SHOWN_FINDINGS]))
-    if folded := found[_SHOWN_FINDINGS:_MOST_FINDINGS]:
+    parts.append(table(head, findings[:_SHOWN_FINDINGS]))
+    folded = findings[_SHOWN_FINDINGS:_MOST_FINDINGS]
+    if folded:
         parts.append(element("details", element("summary", f"{len(folded)} more"), table(head, folded)))
-    if (rest := len(found) - _MOST_FINDINGS) > 0:
-        parts.append(paragraph(f"{rest} more are in the dataset's report.json.", class_="small"))
+    unlisted = len(findings) - _MOST_FINDINGS
+    if unlisted > 0:
+        parts.append(paragraph(f"{unlisted} more are in the dataset's report.json.", class_="small"))
     return join(parts)
 
 
 def dataset_list(page: Page, view: View) -> Html:
     """The datasets of the workspace."""
-    found = records.datasets(page.workspace)
-    if not found:
+    datasets = records.datasets(page.workspace)
+    if not datasets:
         return NOTHING
     rows = [
-        (one.name, job_views.language_name(one.language), *("–" if count is None else str(count) for count in (
-            one.clips, one.held_out_clips)), duration_text(one.duration_s),
-         _recogniser_text(page, one.name), one.damage or one.licence or "not given")
-        for one in found
+        (dataset.name, job_views.language_name(dataset.language), *("–" if count is None else str(count) for count in (
+            dataset.clips, dataset.held_out_clips)), duration_text(dataset.duration_s),
+         _recogniser_text(page, dataset.name), dataset.damage or dataset.licence or "not given")
+        for dataset in datasets
     ]
-    return element("details", element("summary", f"{pluralize(len(found), 'dataset')} in the workspace"),
+    return element("details", element("summary", f"{pluralize(len(datasets), 'dataset')} in the workspace"),
                    table(("Dataset", "Language", "Clips", "Held out", "Speech", "Recogniser", "Licence"), rows))
 
 

@@ -45,7 +45,12 @@ def build(page: Page) -> None:
             page.live.panel(result, _summary, "doctor")
             _build_restore(page)
     details = gr.HTML(elem_id="diagnosis-details")
-    page.live.panel(details, lambda view: details_view(found) if (found := _shown(view)) else NOTHING, "doctor")
+
+    def show_details(view: View) -> Html:
+        diagnosis = _shown(view)
+        return details_view(diagnosis) if diagnosis else NOTHING
+
+    page.live.panel(details, show_details, "doctor")
 
 
 def _build_form(page: Page) -> None:
@@ -64,8 +69,9 @@ def _build_form(page: Page) -> None:
         [view.values[f"doctor.{name}"] for name in form.names], part="model")), "doctor")
 
     def run(*values: Value) -> Sequence[object]:
-        given = {name: value or "" if name in _FIRST else value for name, value in zip(form.names, values, strict=True)}
-        options = parse(DoctorOptions, {**given, "part": "model"})
+        settings = {name: value or "" if name in _FIRST else value
+                    for name, value in zip(form.names, values, strict=True)}
+        options = parse(DoctorOptions, {**settings, "part": "model"})
         for name in ("base", "checkpoint"):
             if not getattr(options, name):
                 title = DoctorOptions.model_fields[name].title
@@ -77,9 +83,9 @@ def _build_form(page: Page) -> None:
 
 def _bases(page: Page, view: View) -> object:
     """The models of the workspace; a path that was typed stays."""
-    there = page.workspace.list_models()
+    models = page.workspace.list_models()
     current = view.values["doctor.base"]
-    return gr.update(choices=there, value=current or (there[0] if there else None))
+    return gr.update(choices=models, value=current or (models[0] if models else None))
 
 
 def _build_restore(page: Page) -> None:
@@ -102,8 +108,8 @@ def _build_restore(page: Page) -> None:
         notice = gr.HTML(elem_classes="notices")
 
     def can_restore(view: View) -> bool:
-        state, found = view.newest("doctor"), _shown(view)
-        return (state is not None and found is not None and found.assessment.restorable and not state.alive
+        state, diagnosis = view.newest("doctor"), _shown(view)
+        return (state is not None and diagnosis is not None and diagnosis.assessment.restorable and not state.alive
                 and not (state.result is not None and "ref" in state.result))
 
     page.live.panel(offer, lambda view: gr.update(visible=can_restore(view)), "doctor")
@@ -121,9 +127,9 @@ def examined(state: JobState | None, states: Sequence[JobState]) -> JobState | N
     """The job whose diagnosis is shown with `state`: itself, or an earlier one where a restore ended without any."""
     if state is None or not state.job.settings.get("restore") or diagnosis_of(state):
         return state
-    before = [one for one in states if one.verb == "doctor" and one.job.created < state.job.created
-              and one.job.settings.get("checkpoint") == state.job.settings.get("checkpoint") and diagnosis_of(one)]
-    return max(before, key=lambda one: one.job.created, default=state)
+    earlier = [other for other in states if other.verb == "doctor" and other.job.created < state.job.created
+               and other.job.settings.get("checkpoint") == state.job.settings.get("checkpoint") and diagnosis_of(other)]
+    return max(earlier, key=lambda other: other.job.created, default=state)
 
 
 def _shown(view: View) -> Diagnosis | None:
@@ -134,17 +140,21 @@ def _shown(view: View) -> Diagnosis | None:
 def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
     """Diagnose the same checkpoint again, and restore."""
     states = [state for state in page.live.board.states() if state.verb == "doctor"]
-    state = examined(max(states, key=lambda one: one.job.created, default=None), states)
-    found = diagnosis_of(state)
-    if state is None or found is None:
+    # The newest diagnosis is that on the page.
+    state = examined(max(states, key=lambda job: job.job.created, default=None), states)
+    diagnosis = diagnosis_of(state)
+    if state is None or diagnosis is None:
         raise UserError("There is no diagnosis yet.", "Diagnose a checkpoint first.")
-    diagnosed_tokenizer = found.tokenizer.path if found.tokenizer else ""
+
+    diagnosed_tokenizer = diagnosis.tokenizer.path if diagnosis.tokenizer else ""
     if not (tokenizer.strip() or diagnosed_tokenizer) or not language.strip():
         raise UserError("The language or the tokenizer of the new rows is missing.",
                         "Enter the language code, and the tokenizer file where none was diagnosed.")
-    if found.base not in page.workspace.list_models():
-        raise UserError(f"{found.base} is not in the workspace; a restored model needs all files of its base.",
+    if diagnosis.base not in page.workspace.list_models():
+        raise UserError(f"{diagnosis.base} is not in the workspace; a restored model needs all files of its base.",
                         "Download it on the Model tab, diagnose the checkpoint with it as the base, then restore.")
+
+    # The checkpoint is compared again, as its files may have changed since.
     options = parse(DoctorOptions, {**state.job.settings, "restore": name, "language": language.strip(),
                                     "tokenizer": tokenizer.strip() or diagnosed_tokenizer, "measure": False})
     return [page.started_notice(page.start("doctor", options))]
@@ -155,69 +165,77 @@ def _summary(view: View) -> Html:
     state = view.newest("doctor")
     if state is None:
         return job_views.empty("The diagnosis appears here: changed tensors, largest change first.")
-    found = _shown(view)
-    if found is None:
+    diagnosis = _shown(view)
+    if diagnosis is None:
         return job_views.job_card(state)
+
     parts = [job_views.job_card(state)] if state.status != "finished" else []
-    if (result := state.result) and "ref" in result:
+    result = state.result
+    if result and "ref" in result:
         parts.append(job_views.notice(
             f"Restored as {result['ref']}: {result['old_rows']} base rows and {result['new_rows']} new rows. Compare "
             "it on Listen; its certificate is on Certificate. The diagnosis below is of the checkpoint, which is "
             "unchanged.", "good"))
-    return join((*parts, assessment_view(found)))
+    return join((*parts, assessment_view(diagnosis)))
 
 
-def assessment_view(found: Diagnosis) -> Html:
+def assessment_view(diagnosis: Diagnosis) -> Html:
     """The result, and what was compared."""
-    result = found.assessment
+    # The assessment is one sentence; the details explain it.
+    result = diagnosis.assessment
     banner = div(f"verdict {_TONES[result.level]}", element("strong", result.headline), paragraph(result.advice))
     about = job_views.facts([
-        ("Base", found.base), ("Checkpoint", found.checkpoint.rpartition("/")[2]),
-        ("Data types", ", ".join(found.dtypes)), ("Tensors", sum(one.part != "new rows" for one in found.findings)),
-        ("Changed tensors", sum(one.touched for one in found.findings)),
+        ("Base", diagnosis.base), ("Checkpoint", diagnosis.checkpoint.rpartition("/")[2]),
+        ("Data types", ", ".join(diagnosis.dtypes)),
+        ("Tensors", sum(finding.part != "new rows" for finding in diagnosis.findings)),
+        ("Changed tensors", sum(finding.touched for finding in diagnosis.findings)),
         ("Base languages", _LANGUAGES[result.base_languages]),
     ])
     return join((banner, about))
 
 
-def details_view(found: Diagnosis) -> Html:
+def details_view(diagnosis: Diagnosis) -> Html:
     """Findings, the change of each layer, and the tensors, largest change first."""
-    findings = element("ul", *(element("li", sentence) for sentence in found.assessment.sentences), class_="findings")
-    return join((element("h2", "Findings"), findings, _plot(found.findings), _table(found.findings)))
+    findings = element("ul", *(element("li", sentence) for sentence in diagnosis.assessment.sentences),
+                       class_="findings")
+    return join((element("h2", "Findings"), findings, _plot(diagnosis.findings), _table(diagnosis.findings)))
 
 
 def _plot(findings: Sequence[TensorFinding]) -> Html:
     """The median relative change of each layer's matrices; nothing where there are too few."""
     moves: dict[str, dict[int, list[float]]] = {}
-    for one in findings:
-        layer_number = _LAYER.search(one.name)
-        if layer_number and one.part == "layers" and one.touched and len(one.shape) > 1 and one.change:
-            kind = "attention" if "attn" in one.name else "other"
-            moves.setdefault(kind, {}).setdefault(int(layer_number[1]), []).append(one.change)
-    series = [Series(kind, [(float(layer), median(found)) for layer, found in sorted(moves[kind].items())],
+    for finding in findings:
+        # Only matrices of numbered layers make a curve; vectors change on another scale.
+        layer_number = _LAYER.search(finding.name)
+        if layer_number and finding.part == "layers" and finding.touched and len(finding.shape) > 1 and finding.change:
+            kind = "attention" if "attn" in finding.name else "other"
+            moves.setdefault(kind, {}).setdefault(int(layer_number[1]), []).append(finding.change)
+
+    series = [Series(kind, [(float(layer), median(changes)) for layer, changes in sorted(moves[kind].items())],
                      _COLOURS[kind], "dots") for kind in _COLOURS if kind in moves]
-    if not series or max(len(one.points) for one in series) < _LAYERS:
+    if not series or max(len(line.points) for line in series) < _LAYERS:
         return NOTHING
     return div("charts", chart("Relative change by layer", series, x_name="layer", y_percent=True, y_low=0.0))
 
 
 def _table(findings: Sequence[TensorFinding]) -> Html:
     """Changed tensors, then the others in collapsed tables."""
-    changed = [one for one in findings if one.state not in ("equal", "rounded")]
-    rounded, equal = ([one for one in findings if one.state == state] for state in ("rounded", "equal"))
-    shown, rest = changed[:_SHOWN], changed[_SHOWN:]
+    changed = [finding for finding in findings if finding.state not in ("equal", "rounded")]
+    # Tensors that did not change are folded, as there are hundreds.
+    rounded, equal = ([finding for finding in findings if finding.state == state] for state in ("rounded", "equal"))
+    listed, unlisted = changed[:_SHOWN], changed[_SHOWN:]
 
-    def sheet(some: Sequence[TensorFinding]) -> Html:
-        return table(("Tensor", "Part", "State", "Change", "Rows changed", "Details"), map(_row, some))
+    def sheet(group: Sequence[TensorFinding]) -> Html:
+        return table(("Tensor", "Part", "State", "Change", "Rows changed", "Details"), map(_row, group))
 
-    folded = [element("details", element("summary", f"{len(some)} {what}"), sheet(some)) for some, what in (
-        (rest, "more changed"), (rounded, "equal except rounding"), (equal, "bit-identical")) if some]
+    folded = [element("details", element("summary", f"{len(group)} {title}"), sheet(group)) for group, title in (
+        (unlisted, "more changed"), (rounded, "equal except rounding"), (equal, "bit-identical")) if group]
     return join((element("h2", "Tensors by size of change"),
-                 sheet(shown) if shown else paragraph("No tensor changed.", class_="small"), *folded))
+                 sheet(listed) if listed else paragraph("No tensor changed.", class_="small"), *folded))
 
 
-def _row(one: TensorFinding) -> tuple[object, ...]:
-    badge = span(f"badge {_STATE_TONES.get(one.state, 'bad')}", one.state)
-    change = f"{one.change:.2%}" if one.state in _MEASURED else ""
-    rows = f"{one.rows_moved} of {one.rows}" if one.part == "old rows" and one.touched else ""
-    return element("code", one.name), span("part", one.part), badge, change, rows, one.words
+def _row(finding: TensorFinding) -> tuple[object, ...]:
+    badge = span(f"badge {_STATE_TONES.get(finding.state, 'bad')}", finding.state)
+    change = f"{finding.change:.2%}" if finding.state in _MEASURED else ""
+    rows = f"{finding.rows_moved} of {finding.rows}" if finding.part == "old rows" and finding.touched else ""
+    return element("code", finding.name), span("part", finding.part), badge, change, rows, finding.words

@@ -22,14 +22,14 @@ def build(page: Page) -> None:
 
     def name(view: View) -> str:
         """The tokenizer's name, so that both are called the same, or one with a number where that is taken."""
-        of = [view.values[f"extend.{field}"] for field in ("tokenizer", "initialisation", "seed")]
-        name = of[0] or verb_form.tokenizer_name(page.workspace, view.values["extend.model"], "")
-        return free_name(name, lambda one: requirements.is_other_extension(page.workspace, one, *of))
+        settings = [view.values[f"extend.{field}"] for field in ("tokenizer", "initialisation", "seed")]
+        name = settings[0] or verb_form.tokenizer_name(page.workspace, view.values["extend.model"], "")
+        return free_name(name, lambda extension: requirements.is_other_extension(page.workspace, extension, *settings))
 
     def initialisation_info(view: View) -> object:
         about, tokenizer = ExtendOptions.model_fields["initialisation"].description, view.values["extend.tokenizer"]
-        found = row_sources.count_rows_of_tokenizer(page.workspace, tokenizer)
-        return gr.update(info=about if found is None else f"{about} {coverage_text(tokenizer, found)}")
+        row_counts = row_sources.count_rows_of_tokenizer(page.workspace, tokenizer)
+        return gr.update(info=about if row_counts is None else f"{about} {coverage_text(tokenizer, row_counts)}")
 
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
@@ -52,9 +52,10 @@ def build(page: Page) -> None:
             verb_form.build_damaged(page, "extension", "embeddings")
 
 
-def coverage_text(name: str, found: SpelledRowCounts) -> str:
+def coverage_text(name: str, row_counts: SpelledRowCounts) -> str:
     """For how many new rows of a tokenizer each initialisation finds base tokens."""
-    counts = ", ".join(f"{strategy} {count}" for strategy, count in found.spelled.items())
-    text = f"Of the {found.rows} new rows of {name} (without tags), rows with base tokens: {counts}."
-    empty = [strategy for strategy, count in found.spelled.items() if count == 0]
+    counts = ", ".join(f"{strategy} {count}" for strategy, count in row_counts.spelled.items())
+    text = f"Of the {row_counts.rows} new rows of {name} (without tags), rows with base tokens: {counts}."
+    # A strategy that finds no base token falls back to the mean.
+    empty = [strategy for strategy, count in row_counts.spelled.items() if count == 0]
     return f"{text} Without any, {' and '.join(empty)} equal{'s' * (len(empty) == 1)} mean." if empty else text

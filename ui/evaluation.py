@@ -66,8 +66,9 @@ def build(page: Page) -> None:
         start = gr.Button("Evaluate", variant="primary", size="lg", elem_id="run-evaluate")
         notice = gr.HTML(elem_classes="notices")
         command = verb_form.command_fold("evaluate")
-        shown = gr.HTML(elem_id="evaluation")
+        result = gr.HTML(elem_id="evaluation")
         _build_listening(page)
+
     inputs = [models, languages, sentences, count, dataset, recogniser]
 
     def run(*values: object) -> Sequence[object]:
@@ -75,7 +76,7 @@ def build(page: Page) -> None:
 
     page.live.panel(models, lambda view: gr.update(choices=choices(page, view)), "listen")
     page.live.panel(dataset, lambda _view: gr.update(choices=["", *page.workspace.list_datasets()]), "listen")
-    page.live.panel(shown, last_view, "listen")
+    page.live.panel(result, last_view, "listen")
     page.on(start.click, run, inputs, [notice])
     for widget in inputs:
         page.on(widget.change, lambda *values: [verb_form.command_view(page, "evaluate", options_of(*values))],
@@ -102,9 +103,10 @@ def _build_listening(page: Page) -> None:
         make = gr.Button("Make listening test", variant="primary", size="lg", elem_id="run-listening")
         notice = gr.HTML(elem_classes="notices", elem_id="listening-notice")
         command = verb_form.command_fold("listening")
-        shown = gr.HTML(elem_id="listening-tests")
+        tests = gr.HTML(elem_id="listening-tests")
         answers = gr.File(file_count="multiple", type="filepath", height=160, elem_id="listening-answers",
                           label="Import answers of listeners elsewhere (.json)")
+
     inputs = [kind, models, language, count]
 
     def options_now(kind: object, models: object, language: object, count: object) -> ListeningTestOptions:
@@ -119,21 +121,27 @@ def _build_listening(page: Page) -> None:
         paths = [files] if isinstance(files, str) else list(files or ())
         added = [listening.add_answers(page.workspace, foreign.read_bytes(Path(path), listening.FILE_BYTES),
                                        Path(path).name) for path in paths]
-        for evaluation in dict.fromkeys(one.test.evaluation for one in added):
+        for evaluation in dict.fromkeys(entry.test.evaluation for entry in added):
             listening.update_report(page.workspace, evaluation)
-        return [job_views.notice(f"{pluralize(sum(one.answers for one in added), 'new answer')} from "
+        return [job_views.notice(f"{pluralize(sum(entry.answers for entry in added), 'new answer')} from "
                                  f"{pluralize(len(added), 'file')}."), None]
 
     def report_of(view: View) -> EvaluationReport | None:
         state = view.newest("evaluate")
-        done = state is not None and (state.job.directory / evaluation_report.JSON).is_file()
-        return evaluation_report.read(state.job.directory) if state and done else None
+        is_written = state is not None and (state.job.directory / evaluation_report.JSON).is_file()
+        return evaluation_report.read(state.job.directory) if state and is_written else None
 
-    page.live.panel(models, lambda view: gr.update(
-        choices=[one.name for one in report.models] if (report := report_of(view)) else []), "listen")
-    page.live.panel(language, lambda view: gr.update(
-        choices=["", *(report.languages() if (report := report_of(view)) else ())]), "listen")
-    page.live.panel(shown, lambda view: listening_view(view), "listen")
+    def model_choices(view: View) -> object:
+        report = report_of(view)
+        return gr.update(choices=[model.name for model in report.models] if report else [])
+
+    def language_choices(view: View) -> object:
+        report = report_of(view)
+        return gr.update(choices=["", *(report.languages() if report else ())])
+
+    page.live.panel(models, model_choices, "listen")
+    page.live.panel(language, language_choices, "listen")
+    page.live.panel(tests, lambda view: listening_view(view), "listen")
     page.on(make.click, lambda *values: [page.started_notice(page.start("listening_test", options_now(*values)))],
             inputs, [notice])
     page.on(answers.upload, import_files, [answers], [notice, answers], files=True)
@@ -146,29 +154,31 @@ def listening_view(view: View) -> Html:
     """The listening tests of the newest evaluation: links, and what listeners said so far."""
     evaluation, making = view.newest("evaluate"), view.newest("listening_test")
     parts = [job_views.job_card(making)] if making and making.status != "finished" else []
-    made = [state.job.directory for state in reversed(view.jobs) if evaluation and state.verb == "listening_test"
-            and state.job.settings.get("evaluation") == evaluation.id]
-    for folder in (one for one in made if (one / listening.TEST).is_file()):
+    folders = [state.job.directory for state in reversed(view.jobs) if evaluation and state.verb == "listening_test"
+               and state.job.settings.get("evaluation") == evaluation.id]
+    for folder in (path for path in folders if (path / listening.TEST).is_file()):
         try:
-            test, found = listening.read_test(folder), listening.result_of(folder)
+            test, outcome = listening.read_test(folder), listening.result_of(folder)
         except UserError as error:
             parts.append(job_views.fault(error.message, error.hint))
             continue
+
+        # The first table is open; the others are folded.
         tables = [element("details", element("summary", title), table(head, rows), open=place == 0)
-                  for place, (title, head, rows) in enumerate(listening_tables(found))]
+                  for place, (title, head, rows) in enumerate(listening_tables(outcome))]
         kind = next(title for title, name in _KINDS if name == test.kind)
         parts.append(div(
             "card", element("strong", f"{kind}: {language_name(test.language)}, {', '.join(test.models)}"),
             paragraph(element("a", "Take the test", href=media.listening_url(folder.name), target="_blank"), " · ",
                       element("a", "Download the test for listeners elsewhere",
                               href=media.listening_url(folder.name, download=True), download=True)),
-            paragraph(found.about, class_="small"), *tables, data_test=test.id))
+            paragraph(outcome.about, class_="small"), *tables, data_test=test.id))
     return join(parts) if parts else job_views.empty("Tests and their results appear here.")
 
 
 def options_of(models: object, languages: object, *values: object) -> EvaluateOptions:
     """The options from the widgets' values."""
-    chosen = [str(one) for one in models] if isinstance(models, list) else []
+    chosen = [str(model) for model in models] if isinstance(models, list) else []
     if not chosen:
         raise UserError("No model is chosen.", "Choose models, and the recordings as the upper bound.")
     codes = str(languages or "").replace(",", " ").split()
@@ -177,9 +187,10 @@ def options_of(models: object, languages: object, *values: object) -> EvaluateOp
 
 def choices(page: Page, view: View) -> list[str]:
     """References of every model, trained ones first, and the bounds."""
-    found = [model.reference for model in voice_settings.references(page.workspace, view)]
-    trained = [name for name in found if not name.startswith("base:")]
-    bases = [name for name in found if name.startswith("base:")]
+    references = [model.reference for model in voice_settings.references(page.workspace, view)]
+    # Trained models come first, then bases and bounds.
+    trained = [name for name in references if not name.startswith("base:")]
+    bases = [name for name in references if name.startswith("base:")]
     return [*trained, *bases, *(f"{name}+romanised" for name in bases),
             *(f"codec:{name.partition(':')[2]}" for name in bases), "recordings"]
 
@@ -198,26 +209,28 @@ def last_view(view: View) -> Html:
 
 def outcomes_view(view: View, report: EvaluationReport) -> Html:
     """What the training of each evaluated model taught: no metric of a silent model says that it is silent."""
-    shown = []
+    notices = []
     for model in report.models:
+        # A base model has no training, and an export's run may be deleted.
         run = view.job(model.run) if model.run else None
         if run is None or model.step is None:
             continue
-        found = records.learning_report(run, model.step)
-        tone = "bad" if found.learning.bad else "info"
-        shown.append(div(f"notice {tone}", element("strong", f"{model.name}: {describe_report(found)}."),
-                         paragraph("The other values of this model say little: most of them are of silence or noise.")
-                         if found.learning.bad else NOTHING, role="alert" if found.learning.bad else "status"))
-    return join(shown)
+        learned = records.learning_report(run, model.step)
+        tone = "bad" if learned.learning.bad else "info"
+        notices.append(div(f"notice {tone}", element("strong", f"{model.name}: {describe_report(learned)}."),
+                           paragraph("The other values of this model say little: most of them are of silence or noise.")
+                           if learned.learning.bad else NOTHING, role="alert" if learned.learning.bad else "status"))
+    return join(notices)
 
 
 def report_view(state: JobState, report: EvaluationReport) -> Html:
     """Tables, differences and the worst clips of a report."""
     parts = [job_views.warnings(report.notes) if report.notes else NOTHING]
     for place, language in enumerate(report.languages()):
-        names = [one.name for one in report.models if language in report.estimates.get(one.name, {})]
+        names = [entry.name for entry in report.models if language in report.estimates.get(entry.name, {})]
         rows = [(METRICS[metric].title, *(_cell(report, name, language, metric, names) for name in names))
                 for metric in report.metrics(language)]
+
         tests = [element("li", f"{METRICS[test.metric].title}, {test.second} minus {test.first}: {show_test(test)}")
                  for test in report.tests if test.language == language]
         differences = element("details", element("summary", "Paired differences"), element("ul", *tests))
@@ -226,10 +239,14 @@ def report_view(state: JobState, report: EvaluationReport) -> Html:
         parts.append(element("details", element("summary", element("strong", language_name(language))),
                              table(("Metric", *names), rows), differences if tests else NOTHING, *groups,
                              open=place == 0))
+
+    # The worst clips of each model can be played.
     for model in report.models:
-        if worst := report.worst(model.name, _WORST):
+        worst = report.worst(model.name, _WORST)
+        if worst:
             parts.append(element("details", element("summary", f"Worst clips of {model.name}"),
                                  *(_clip(state, clip) for clip in worst)))
+
     folder = Path("runs") / state.id
     paths = join((element("code", folder / name) for name in evaluation_report.FILES), ", ")
     parts.append(paragraph("Reports in the workspace: ", paths, class_="small"))
@@ -237,13 +254,13 @@ def report_view(state: JobState, report: EvaluationReport) -> Html:
 
 
 def _cell(report: EvaluationReport, name: str, language: str, metric: str, names: Sequence[str]) -> Html:
-    found = {other: report.estimates[other][language][metric] for other in names
-             if metric in report.estimates[other][language]}
-    if name not in found:
+    estimates = {other: report.estimates[other][language][metric] for other in names
+                 if metric in report.estimates[other][language]}
+    if name not in estimates:
         return span("small", "–")
-    tone = "estimate badge bad" if metric == "no_speech" and found[name].value > 0 else "estimate"
-    return join((span(tone, show(metric, found[name])),
-                 Html(interval_bar(metric, found[name], list(found.values())))))
+    tone = "estimate badge bad" if metric == "no_speech" and estimates[name].value > 0 else "estimate"
+    return join((span(tone, show(metric, estimates[name])),
+                 Html(interval_bar(metric, estimates[name], list(estimates.values())))))
 
 
 def _clip(state: JobState, clip: EvaluatedClip) -> Html:

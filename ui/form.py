@@ -33,7 +33,7 @@ _ORDER = {group: place for place, group in enumerate(GROUPS)}
 class FormField:
     """One value that a person may set; `kind` decides the widget."""
 
-    name: str  # with dots for a value inside a group, such as "sampling.seed"
+    name: str  # dotted for a value inside a group, such as "sampling.seed"
     title: str
     help: str
     kind: Kind
@@ -69,12 +69,13 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormFi
 
 def _entry(name: str, field: FieldInfo) -> FormField:
     optional = type(None) in get_args(field.annotation)
+    # The type of an optional field is the one beside None.
     annotation = (next(part for part in get_args(field.annotation) if part is not type(None)) if optional
                   else field.annotation)
 
     def bound(*names: str) -> float | None:
-        found = (getattr(limit, name, None) for limit in field.metadata for name in names)
-        return next((float(value) for value in found if value is not None), None)
+        limits = (getattr(limit, name, None) for limit in field.metadata for name in names)
+        return next((float(value) for value in limits if value is not None), None)
 
     choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
     kind = "choice" if choices else _KINDS.get(annotation, "text")
@@ -104,9 +105,9 @@ class FieldGroup:
             f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else "") + " changed"
 
 
-def same_value(one: Value, other: Value) -> bool:
+def same_value(current: Value, other: Value) -> bool:
     """Whether two values are equal, as text from the page or as typed values of the schema."""
-    texts = ["" if value is None else str(value).strip() for value in (one, other)]
+    texts = ["" if value is None else str(value).strip() for value in (current, other)]
     try:
         return float(texts[0]) == float(texts[1])
     except ValueError:
@@ -143,20 +144,23 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
                more: str = "Advanced") -> OptionsForm:
     """Lay out the widgets of `model`; those that are not in `first` go into accordions by group."""
     by_name = {entry.name: entry for entry in entries(model, leave_out)}
-    shown = [by_name[name] for name in (first or by_name)]
+    unfolded = [by_name[name] for name in (first or by_name)]
+
     with gr.Row(elem_classes="grid"):
-        widgets = {entry.name: _widget(entry, choices or {}, defaults or {}, model) for entry in shown}
+        widgets = {entry.name: _widget(entry, choices or {}, defaults or {}, model) for entry in unfolded}
+
+    # The other fields are folded by group.
     groups: dict[str, list[FormField]] = {}
     for name, entry in by_name.items():
         if first and name not in first:
             groups.setdefault(entry.group or more, []).append(entry)
-    made = []
+    field_groups = []
     with gr.Column(elem_classes="groups", visible=bool(groups)):
         for title, folded in sorted(groups.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))):
             with gr.Accordion(title, open=False, elem_classes="fold") as block, gr.Row(elem_classes="grid"):
                 widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}, model) for entry in folded}
-            made.append(FieldGroup(title, tuple(folded), block))
-    return OptionsForm(model, tuple(widgets), tuple(widgets.values()), tuple(made))
+            field_groups.append(FieldGroup(title, tuple(folded), block))
+    return OptionsForm(model, tuple(widgets), tuple(widgets.values()), tuple(field_groups))
 
 
 def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value],
@@ -184,11 +188,13 @@ def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value],
 
 def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
     """`model` from flat values with dotted names; the error lists every wrong field by its label."""
+
     nested: dict[str, object] = {}
     optional = {entry.name for entry in entries(model) if entry.optional}
-    for name, given in values.items():
-        value = given.strip() if isinstance(given, str) else given
+    for name, entered in values.items():
+        value = entered.strip() if isinstance(entered, str) else entered
         value = None if name in optional and value in (None, "") else value
+        # A dotted name leads through nested sections.
         *groups, inner = name.split(".")
         inside = nested
         for group in groups:
@@ -196,9 +202,11 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
             assert isinstance(deeper, dict)
             inside = deeper
         inside[inner] = value
+
     try:
         return model.model_validate(nested)
     except ValidationError as error:
+        # The error names fields as the form labels them.
         titles = {".".join(flag.path): flag.field.title for flag in flags(model) if flag.field.title}
         faults, hint = plain_faults(error, titles)
         raise UserError(" ".join(f"{fault}." for fault in faults), hint) from error
@@ -207,5 +215,5 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
 def command_line(verb: str, options: Options, workspace: Path) -> str:
     """The equivalent command, ready to paste into a shell."""
     named = [name for name in VERBS[verb].needs if name in ("segments", "tokenizer", "extension", "dataset")]
-    given = to_arguments(options, [*VERBS[verb].makes, *named])
-    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *given])
+    arguments = to_arguments(options, [*VERBS[verb].makes, *named])
+    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *arguments])

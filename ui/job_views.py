@@ -51,7 +51,7 @@ _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running"
 _JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
 _DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
 DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
-_ANY_STEPS = 100_000  # of a training that takes as many as fit into its time
+_ANY_STEPS = 100_000  # steps of a training that takes as many as fit into its time
 _BEFORE_STEPS = ("load", "memory plan")  # stages of a training that end before it checks for a stop
 
 _RESULT_TITLES: Mapping[str, str] = {
@@ -99,8 +99,8 @@ def clock(moment: float | None) -> str:
 
 @lru_cache(1 << 16)
 def _clock(moment: float, today: str) -> str:
-    then = time.localtime(moment)
-    return time.strftime("%H:%M" if today == time.strftime("%Y%m%d", then) else "%d %b %H:%M", then)
+    local_time = time.localtime(moment)
+    return time.strftime("%H:%M" if today == time.strftime("%Y%m%d", local_time) else "%d %b %H:%M", local_time)
 
 
 def learning_of(state: JobState) -> Learning | None:
@@ -112,7 +112,7 @@ def learning_of(state: JobState) -> Learning | None:
         return None
     try:
         return Learning(str((state.result or {}).get("learning", Learning.NOT_MEASURED)))
-    except ValueError:  # of another version
+    except ValueError:  # a file of another version
         return Learning.NOT_MEASURED
 
 
@@ -170,21 +170,24 @@ def failing_report(state: JobState) -> LearningReport | None:
 
 def too_few_steps(state: JobState) -> tuple[int, int] | None:
     """Steps that the time limit of a running training lets it reach, and those planned, if it is less than a third."""
-    planned = state.job.settings.get("steps")
-    if state.verb != "train" or not state.alive or not state.steps or not isinstance(planned, int):
+    planned_steps = state.job.settings.get("steps")
+    if state.verb != "train" or not state.alive or not state.steps or not isinstance(planned_steps, int):
         return None
+    # The step that the time limit allows is estimated from the pace so far.
     reached = time_limited_step(state) or state.steps[-1].total_steps
-    return (reached, planned) if planned < _ANY_STEPS and 3 * reached < planned else None
+    return (reached, planned_steps) if planned_steps < _ANY_STEPS and 3 * reached < planned_steps else None
 
 
 def training_alarm(state: JobState) -> Html:
     """A banner for a running training that learns nothing, or that is too short to learn anything."""
     advice = "Press Stop: what is saved stays, and nothing of the base model has changed."
-    if report := failing_report(state):
+    report = failing_report(state)
+    if report:
         words = learning.describe_report(report)
         return div("notice bad", element("strong", f"Two checks in a row failed. {words[:1].upper()}{words[1:]}."),
                    paragraph(learning.advise(report)), paragraph(advice), role="alert", data_alarm="failing")
-    if steps := too_few_steps(state):
+    steps = too_few_steps(state)
+    if steps:
         return div("notice bad", element("strong", f"Too short: about {steps[0]:,} of {steps[1]:,} steps fit into the "
                                                    "time limit."),
                    paragraph(f"With so few the model learns no speech. {advice} Then choose more time."),
@@ -218,8 +221,8 @@ def training_outcome_view(state: JobState) -> Html:
 
 def readable(text: str) -> str:
     """`text` with job ids replaced by titles and device codes by names; a run's own name stays."""
-    titled = _JOB_ID.sub(lambda found: f"“{VERB_TITLES[found[1]]}”", text)
-    return _DEVICE.sub(lambda found: DEVICES[found[1]], titled)
+    titled = _JOB_ID.sub(lambda match: f"“{VERB_TITLES[match[1]]}”", text)
+    return _DEVICE.sub(lambda match: DEVICES[match[1]], titled)
 
 
 def short_id(name: str) -> str:
@@ -230,10 +233,10 @@ def short_id(name: str) -> str:
 def run_name(state: JobState) -> str:
     """A training by the name that a person gave it, extension, dataset and time, else by the last part of its id."""
     settings = state.job.settings
-    what = f"{settings.get('extension', '')} on {settings.get('dataset', '')}, {clock(state.job.created)}"
+    description = f"{settings.get('extension', '')} on {settings.get('dataset', '')}, {clock(state.job.created)}"
     if _JOB_ID.fullmatch(state.id):
-        return f"{state.title}: {what}" if state.title else f"{what} ({short_id(state.id)})"
-    return f"{state.title} ({state.id}): {what}" if state.title else f"{state.id}: {what}"
+        return f"{state.title}: {description}" if state.title else f"{description} ({short_id(state.id)})"
+    return f"{state.title} ({state.id}): {description}" if state.title else f"{state.id}: {description}"
 
 
 def progress_text(progress: Progress | None) -> str:
@@ -260,8 +263,8 @@ def ended_by_time_limit(state: JobState) -> tuple[int, int] | None:
     """The last step and the planned steps of a training that its time limit ended."""
     if state.verb != "train" or state.status != "finished" or not state.steps:
         return None
-    done, planned = state.steps[-1].step, state.steps[-1].total_steps
-    return (done, planned) if done < planned else None
+    last_step, planned_steps = state.steps[-1].step, state.steps[-1].total_steps
+    return (last_step, planned_steps) if last_step < planned_steps else None
 
 
 def time_limited_step(state: JobState) -> int | None:
@@ -284,17 +287,21 @@ def status_line(state: JobState) -> str:
         took = f"Took {duration_text(state.seconds)}{f' in {state.attempt} attempts' if state.earlier_s else ''}."
         limit = ended_by_time_limit(state)
         return f"Time limit reached at step {limit[0]} of {limit[1]}. {took}" if limit else took
+
     if not state.alive:
         return ""
     if state.status == "stopping":
         return _stopping_line(state)
-    left = f"about {duration_text(state.eta_s)} left" if state.eta_s is not None else ""
-    if (last := time_limited_step(state)) is not None:
-        left += f" until the time limit, at about step {last}"
+
+    # A living job shows stage, progress, speed and the time that is left.
+    time_left = f"about {duration_text(state.eta_s)} left" if state.eta_s is not None else ""
+    last = time_limited_step(state)
+    if last is not None:
+        time_left += f" until the time limit, at about step {last}"
     in_bytes = state.units_per_s is not None and state.progress is not None and state.progress.unit == "bytes"
     stage = current_stage(state)
     parts = (STAGE_TITLES.get(stage, stage), progress_text(state.progress),
-             f"{size_text(state.units_per_s or 0.0)}/s" if in_bytes else "", left)
+             f"{size_text(state.units_per_s or 0.0)}/s" if in_bytes else "", time_left)
     return ", ".join(part for part in parts if part) or "Starting."
 
 
@@ -303,10 +310,10 @@ def _stopping_line(state: JobState) -> str:
     if state.verb == "train" and stage in _BEFORE_STEPS:
         title = STAGE_TITLES[stage]
         return f"Stopping after this stage: {title[0].lower()}{title[1:]}."
-    done = progress_text(state.progress)
+    progress = progress_text(state.progress)
     if state.verb == "train" and not stage:
-        return "Stopping after this step, then saving" + (f" ({done})." if done else ".")
-    return f"Stopping, {done}." if done else "Stopping."
+        return "Stopping after this step, then saving" + (f" ({progress})." if progress else ".")
+    return f"Stopping, {progress}." if progress else "Stopping."
 
 
 def stop_message(state: JobState) -> str:
@@ -357,10 +364,11 @@ def certificate_note(state: JobState, past: float | None, trained: bool = False)
 
 def result_fact(name: str, value: object) -> tuple[str, str]:
     """The title and the formatted value of one entry of a job's result."""
-    kind, _, rest = name.partition("_")
+    # Error rates are stored by language, with a suffix for those before training.
+    kind, _, error_key = name.partition("_")
     title = _RESULT_TITLES.get(name, name.replace("_", " ").capitalize())
-    if kind == "error" and rest:
-        language, _, when = rest.partition("_")  # of `error_am` or `error_am_before`
+    if kind == "error" and error_key:
+        language, _, when = error_key.partition("_")  # `error_am` or `error_am_before`
         when = f", {_WHEN.get(when, when)}" if when else ""
         title = f"CER, {language_name(language) if language in NAMES else language}{when}"
     return title, _result_value(name, value)
@@ -408,14 +416,15 @@ def on_page(text: str) -> str:
 
     Of `COMMAND; on the page: PLACE` and of `PLACE tab, or COMMAND` the place is left.
     """
-    def command(found: re.Match[str]) -> str:
-        tab = VERBS[found[1]].tab.capitalize() if found[1] in VERBS else ""
-        return f"{tab} tab, {found[2].strip()}" if tab and found[2] else f"the {tab} tab" if tab else found[0]
+    def command(match: re.Match[str]) -> str:
+        tab = VERBS[match[1]].tab.capitalize() if match[1] in VERBS else ""
+        return f"{tab} tab, {match[2].strip()}" if tab and match[2] else f"the {tab} tab" if tab else match[0]
 
-    def fields(found: re.Match[str]) -> str:
-        return ", ".join(field(*one.partition(" ")) for one in re.findall(_FLAG, found[0]))
+    def fields(match: re.Match[str]) -> str:
+        return ", ".join(field(*flag.partition(" ")) for flag in re.findall(_FLAG, match[0]))
 
     def field(name: str, _space: str, value: str) -> str:
+        # A flag that no form has stays as it is.
         title = _titles_of_flags().get(name)
         if title is None:
             return f"{name} {value}".rstrip()
@@ -423,6 +432,7 @@ def on_page(text: str) -> str:
 
     if "--" not in text and "scripts." not in text or "torchrun" in text:
         return text
+    # Flags are replaced after commands, as these contain flags.
     text = _SAID_TWICE.sub("", text.replace("--resume", "Resume"))
     text = _TAB_OR_COMMAND.sub(r"\1", text)
     text = re.sub(rf"python -m scripts\.(\w+)((?: {_FLAG})*)", command, text)
@@ -509,7 +519,8 @@ def badge(state: JobState) -> Html:
 
 def progress_share(state: JobState) -> float | None:
     """0 to 1, or None where it is unknown. A training is measured by its steps."""
-    if limit := ended_by_time_limit(state):
+    limit = ended_by_time_limit(state)
+    if limit:
         return limit[0] / limit[1]
     if state.status == "finished":
         return 1.0
@@ -603,20 +614,20 @@ def _folded_warnings(state: JobState) -> Html:
     return element("details", element("summary", pluralize(len(state.warnings), "warning")), warnings(state.warnings))
 
 
-def queue_view(states: Sequence[JobState], most: int = 60) -> Html:
-    """Living jobs by device, in the order of the queue; of each device the first `most`."""
+def queue_view(states: Sequence[JobState], limit: int = 60) -> Html:
+    """Living jobs by device, in the order of the queue; of each device the first `limit`."""
     if not states:
         return empty("No job is running. Each device runs one job at a time; the others wait here.")
     cards = []
     for device in sorted({state.job.device for state in states}):
         title = "No device needed" if device == NO_DEVICE else f"On {DEVICES.get(device, device)}"
-        waiting = [state for state in states if state.job.device == device]
+        device_jobs = [state for state in states if state.job.device == device]
         cards.append(div("card", element("h2", title), table(
             ("Position", "Job", "About", "Status", "Progress", "Id"),
             [(position, job_title(state), subject(state), badge(state), status_line(state),
               span("id", state.id))
-             for position, state in enumerate(waiting[:most], 1)]),
-            paragraph(f"{len(waiting) - most} more wait behind them.") if len(waiting) > most else NOTHING))
+             for position, state in enumerate(device_jobs[:limit], 1)]),
+            paragraph(f"{len(device_jobs) - limit} more wait behind them.") if len(device_jobs) > limit else NOTHING))
     return join(cards)
 
 
@@ -624,22 +635,23 @@ def damaged_view(damaged: Mapping[str, str], title: str) -> Html:
     """Folders that cannot be read, with the reason."""
     if not damaged:
         return NOTHING
-    shown = [(span("id", name), reason) for name, reason in list(damaged.items())[:60]]
-    more = paragraph(f"{len(damaged) - 60} more are not shown.", class_="small") if len(damaged) > 60 else NOTHING
-    return join((element("h2", title), table(("Damaged", "Reason"), shown), more))
+    rows = [(span("id", name), reason) for name, reason in list(damaged.items())[:60]]
+    remark = paragraph(f"{len(damaged) - 60} more are not shown.", class_="small") if len(damaged) > 60 else NOTHING
+    return join((element("h2", title), table(("Damaged", "Reason"), rows), remark))
 
 
-def history_view(states: Sequence[JobState], most: int = 60) -> Html:
+def history_view(states: Sequence[JobState], limit: int = 60) -> Html:
     """All jobs, newest first; status and time of a finished job need no further outcome."""
     if not states:
         return empty("No jobs in this workspace yet.")
     rows = []
-    for state in states[:most]:
+    for state in states[:limit]:
+        # The status says everything about an ordinary job.
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
         outcome = str((state.result or {}).get("learning_outcome", "")) if learning_of(state) else ""
         line = ". ".join(filter(None, (outcome, "" if plain else status_line(state))))
         rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
                      duration_text(state.seconds) if state.started_at else "–",
                      with_code(line), span("id", state.id)))
-    more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
-    return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), more))
+    remark = paragraph(f"{len(states) - limit} older jobs are not shown.") if len(states) > limit else NOTHING
+    return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), remark))

@@ -39,9 +39,12 @@ def build(page: Page) -> None:
     detail = gr.HTML(elem_id="job-detail")
     gr.HTML(element("h2", "History"))
     history = gr.HTML(elem_id="history")
+
     page.live.panel(history, lambda view: join((
         job_views.history_view(view.jobs),
         job_views.damaged_view(page.live.board.damaged, "Runs that cannot be read"))), "jobs")
+
+    # The details and the buttons follow the chosen job.
     page.live.watch("job", chosen)
     page.live.panel(chosen, job_choices, "jobs")
     page.live.panel(detail, job_detail, "jobs")
@@ -68,7 +71,8 @@ def job_choices(view: View) -> object:
 def job_detail(view: View) -> Html:
     """Status, options, result and log of the chosen job."""
     state = view.selected_job("job")
-    if deleted := view.deleted("job"):
+    deleted = view.deleted("job")
+    if deleted:
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("No jobs yet. Start one on any tab.")

@@ -56,13 +56,18 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
         gr.HTML(_BEFORE_HEADER, elem_id="skip")
         header = gr.HTML(_header(NOTHING), elem_id="header")
         gr.HTML(_NOTIFY, elem_id="notify")
+
+        # The notices above the tabs are drawn on every tab.
         live.panel(header, lambda view: header_view(view, machine_line(gpus(), workspace)))
-        others = gr.HTML(elem_id="other-apps", elem_classes="notices")
-        live.panel(others, lambda _view: join((others_view(locks.running_apps(workspace)),
-                                               findings_view([one for one in findings if one.result == "fail"]))))
+        apps = gr.HTML(elem_id="other-apps", elem_classes="notices")
+        live.panel(apps, lambda _view: join((others_view(locks.running_apps(workspace)),
+                                             findings_view([check for check in findings if check.result == "fail"]))))
         living = gr.HTML(elem_id="living-jobs", elem_classes="notices")
         live.panel(living, lambda view: job_views.living_jobs(view.jobs))
+        # Its contents are laid out last, as they need the page.
         announced = gr.Column()
+
+        # Run and comparison are made first, as Start sets them and other tabs render them.
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
             pair = gr.Dropdown([], label="Comparison", elem_id="pair-choice", render=False)
@@ -73,6 +78,7 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
                     if name == "doctor":
                         checked = gr.HTML(elem_id="machine-checks", elem_classes="notices")
                         live.panel(checked, lambda _view: findings_view(findings), "doctor")
+
         with announced:
             unattended.build(page, restart, idle)
         live.attach(tab)
@@ -140,14 +146,14 @@ def others_view(open_pages: tuple[Path, ...]) -> Html:
     """A notice while the workspace is open in several apps."""
     if len(open_pages) < 2:
         return NOTHING
-    where = ", ".join(locks.app_addresses(open_pages))
-    return job_views.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All of them show the same "
+    urls = ", ".join(locks.app_addresses(open_pages))
+    return job_views.notice(f"This workspace is open in {len(open_pages)} apps ({urls}). All of them show the same "
                             "jobs.")
 
 
 def findings_view(findings: Sequence[MachineCheck]) -> Html:
     """What is wrong with the machine, each with the command that mends it."""
-    return join([job_views.fault(f"{one.name}: {one.found}", one.hint) for one in findings])
+    return join([job_views.fault(f"{check.name}: {check.found}", check.hint) for check in findings])
 
 
 def _header(pill: Html, machine: str = "", title: str = "", ended: str = "") -> Html:
@@ -203,6 +209,7 @@ def build_theme() -> gr.themes.Base:
         primary_hue=_PINE, secondary_hue=_PINE, neutral_hue=_STONE, font=_SANS, font_mono=_MONO,
         radius_size=gr.themes.sizes.radius_lg, spacing_size=gr.themes.sizes.spacing_md,
     )
+
     return theme.set(
         body_background_fill="*neutral_50", body_background_fill_dark="*neutral_950",
         body_text_color="*neutral_800", body_text_color_dark="#e9e7e1",

@@ -30,7 +30,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fr": ("Le petit bateau rentre avant la pluie.", "Elle ouvre la fenêtre et écoute."),
 }
 """Example sentences by language; their characters are all in the demo's recordings."""
-_MARKED_CHARACTERS = 600  # of a text that is marked while it is typed
+_MARKED_CHARACTERS = 600  # characters of a text that is marked while it is typed
 _PLAY_PARTS = "watch('value', () => window.lisanStream && window.lisanStream(element));"
 
 
@@ -53,9 +53,11 @@ def build(page: Page) -> None:
             unknown = gr.HTML(elem_id="listen-unknown", elem_classes="notices")
             length = gr.HTML(elem_id="listen-length", elem_classes="notices")  # the duration of a long text
             examples = gr.Radio([], label="Examples", elem_classes="chips", elem_id="listen-examples")
-            both = gr.Checkbox(True, label="Compare with the base model", elem_id="listen-both")
+            compares = gr.Checkbox(True, label="Compare with the base model", elem_id="listen-both")
             start = gr.Button("Compare", variant="primary", size="lg", elem_id="speak")
             notice = gr.HTML(elem_classes="notices")
+
+            # A file is synthesized with the same voice and settings as a text.
             settings = voice_settings.build(page, voice)
             with gr.Accordion("Many clips from a text file", open=False, elem_classes="fold", elem_id="listen-many"):
                 file = gr.File(label="Text file (UTF-8)", file_types=["text"], elem_id="listen-file", height=120)
@@ -63,6 +65,7 @@ def build(page: Page) -> None:
                 lines = gr.Checkbox(True, label="A clip per line; otherwise one long text", elem_id="listen-lines")
                 start_file = gr.Button("Synthesize the file", size="md", elem_id="speak-file")
                 file_notice = gr.HTML(elem_classes="notices", elem_id="listen-file-notice")
+            # Streaming and the blind test concern how clips are heard, not how they are made.
             stream = gr.Checkbox(True, label="Stream audio while it is synthesized", elem_id="listen-stream")
             blind = gr.Checkbox(False, label="Blind test: hide which is which, and vote", elem_id="listen-blind")
         with gr.Column(scale=3, min_width=300):
@@ -71,10 +74,10 @@ def build(page: Page) -> None:
             with gr.Row(elem_classes="controls"):
                 stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-speech", scale=0, min_width=110)
             stop_notice = gr.HTML(elem_classes="notices")
-            parts = gr.HTML(elem_id="stream-player", js_on_load=_PLAY_PARTS)  # what the page's script plays
+            parts = gr.HTML(elem_id="stream-player", js_on_load=_PLAY_PARTS)  # the page's script plays these
             clips = gr.HTML(elem_id="clips")
             with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as vote_row:
-                first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
+                vote_first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
                 same = gr.Button("No difference", size="md", elem_id="vote-same", min_width=90)
                 second = gr.Button("B is better", size="md", elem_id="vote-b", min_width=90)
                 reveal = gr.Button("Reveal", size="md", elem_id="vote-none", min_width=90)
@@ -84,13 +87,13 @@ def build(page: Page) -> None:
 
     live = page.live
     for name, widget in (("finetuned", finetuned), ("text", text), ("language", language), ("pair", page.pair),
-                         ("requested", requested), ("blind", blind), ("stream", stream), ("both", both)):
+                         ("requested", requested), ("blind", blind), ("stream", stream), ("both", compares)):
         live.watch(name, widget)
     for component, render in (
         (finetuned, lambda view: _trained_choices(page, view)),
         (start, lambda view: gr.update(
             value="Compare" if _compares(page, view) else "Synthesize")),
-        (both, lambda view: gr.update(visible=all(voice_settings.selected_models(page.workspace, view)))),
+        (compares, lambda view: gr.update(visible=all(voice_settings.selected_models(page.workspace, view)))),
         (blind, lambda view: gr.update(visible=_compares(page, view))),
         (language, lambda view: gr.update(
             choices=[(job_views.language_name(code), code) for code in _languages(page, view)],
@@ -101,19 +104,25 @@ def build(page: Page) -> None:
         (clips, lambda view: clips_view(page, view)), (tally, lambda view: _tally(page, view)),
     ):
         live.panel(component, render, "listen")
+
     live.show_when(vote_row, lambda view: _blind_comparison(page, view),
                    lambda job: comparison_views.open_question(job, _voted(page, job)) is not None, "listen")
     live.show_when(stop, selected_comparison, lambda job: job.alive and job.status != "stopping", "listen")
+
+    # A checkpoint other than the one that the run refers to can become that one.
     live.panel(use, lambda view: gr.update(visible=_other_checkpoint(page, view) is not None), "listen")
     page.on(use.click, lambda reference: _use(page, reference), [finetuned], [used, finetuned])
     examples.input(lambda chosen: chosen, [examples], [text], **QUIET)
     text.change(lambda text: comparison_views.length_notice(text or "", live.board.states()), [text], [length],
                 **QUIET)
+
+    # Unknown characters are marked while a person types.
     for event in (text.change, language.change, finetuned.change):
         event(lambda *chosen: unknown_view(page, *chosen), [text, language, finetuned, settings.base], [unknown],
               **QUIET)
+
     page.on(start.click, lambda *values: _start(page, settings.names, *values),
-            [blind, both, settings.base, finetuned, language, text, settings.voice, *settings.widgets],
+            [blind, compares, settings.base, finetuned, language, text, settings.voice, *settings.widgets],
             [notice, requested, page.pair])
     page.on(file.upload, _uploaded, [file], [file_notice, path], files=True)
     page.on(file.clear, lambda: [NOTHING, ""], [], [file_notice, path])
@@ -121,7 +130,8 @@ def build(page: Page) -> None:
             [path, lines, settings.base, finetuned, language, settings.voice, *settings.widgets],
             [file_notice, requested, page.pair])
     page.on(stop.click, lambda pair: page.stop(_shown(page, pair).id), [page.pair], [stop_notice])
-    for button, letter in ((first, "A"), (same, ""), (second, "B")):
+
+    for button, letter in ((vote_first, "A"), (same, ""), (second, "B")):
         page.on(button.click, partial(_vote, page, letter), [page.pair], [notice])
 
     def show_sides(pair: str | None) -> Sequence[object]:
@@ -151,20 +161,21 @@ def _shown(page: Page, pair: str | None) -> JobState:
 def pair_choices(view: View) -> object:
     """All comparisons, by time, text and model."""
     titles = {job.id: voice_settings.pair_title(view, job) for job in view.jobs if job.verb in SYNTHESIS_VERBS}
-    found = view.choices("pair", titles, selected_comparison(view))
-    return gr.update(**found, visible=bool(found["choices"]))
+    update = view.choices("pair", titles, selected_comparison(view))
+    return gr.update(**update, visible=bool(update["choices"]))
 
 
 def status_view(view: View) -> Html:
     state = selected_comparison(view)
-    if deleted := view.deleted("pair"):
+    deleted = view.deleted("pair")
+    if deleted:
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("Nothing synthesized yet. Choose a model and a text, then click the button.")
     if state.status != "finished":
         return job_views.job_card(state)
-    shown = state.warnings and view.values.get("blind") != "True"  # a warning may name a side
-    return div("card", job_views.warnings(state.warnings)) if shown else NOTHING
+    has_notice = state.warnings and view.values.get("blind") != "True"  # a warning may name a side
+    return div("card", job_views.warnings(state.warnings)) if has_notice else NOTHING
 
 
 def clips_view(page: Page, view: View) -> Html:
@@ -173,14 +184,15 @@ def clips_view(page: Page, view: View) -> Html:
     if state is None:
         selected = voice_settings.selected_models(page.workspace, view)[1]
         return _outcome(page, view, selected.reference) if selected else NOTHING
+    # In a blind test nothing may tell which model speaks.
     blind = _is_blind(page, view, state)
     speaking = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
     outcome = NOTHING if blind else _outcome(page, view, speaking)
     dataset = _dataset_of(view, speaking)
 
     def recording(text: str) -> str:
-        found = records.original_recording(page.workspace, dataset, text)
-        return media.url("datasets", found.dataset, found.audio) if found else ""
+        original = records.original_recording(page.workspace, dataset, text)
+        return media.url("datasets", original.dataset, original.audio) if original else ""
 
     pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state), recording)
     return join((outcome, _means(page, state), pairs,
@@ -197,7 +209,8 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
     """What the training of the model at `reference` taught; nothing for a base model."""
     kind, _, name = reference.partition(":")
     name, _, step = name.partition("@")
-    if kind == "run" and (run := view.job(name)) is not None:
+    run = view.job(name) if kind == "run" else None
+    if run is not None:
         report = records.learning_report(run, int(step) if step.isdigit() else None)
         return job_views.learning_view(report, claimed=records.is_imported(run))
     path = records.certificate_path(page.workspace, reference)
@@ -214,15 +227,17 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
 def _means(page: Page, state: JobState) -> Html:
     """A line for each language of the clips: the mean errors on the certificate of the model that speaks."""
     reference = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
-    name, _, wanted = reference.partition("@")
+    name, _, step = reference.partition("@")
+    # Errors are those of the certificate, over all held-out sentences.
     path = records.certificate_path(page.workspace, name)
     if not name.startswith(("run:", "export:")) or not path.is_file():
         return NOTHING
     proof = certificate.read(path)
-    if wanted and wanted != str(proof.step):  # of another checkpoint
+    if step and step != str(proof.step):  # the certificate is for another checkpoint
         return NOTHING
     codes = dict.fromkeys([code for code, _ in comparison_views.texts_of(state)] + [clip.language for clip in
                                                                                     state.audio])
+
     result = records.verify(page.workspace, name)
     warning = comparison_views.verification_view(result) if name.startswith("run:") else NOTHING  # else in `_outcome`
     if result is None or result.outcome.of_other_files:
@@ -242,14 +257,15 @@ def parts_view(page: Page, view: View) -> Html:
 
 def _trained_choices(page: Page, view: View) -> object:
     """Trained models, newest first, and the base alone; the first is preselected, and again when its training ends."""
-    found = voice_settings.trained_models(page.workspace, view)
+    models = voice_settings.trained_models(page.workspace, view)
     _, after = voice_settings.selected_models(page.workspace, view)
-    newest = view.job(found[0].name) if found and found[0].kind == "run" else None
-    none = ("Base model only", voice_settings.BASE_ONLY) if found else ("No trained model yet: base model only", "")
-    return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in found), none],
+    newest = view.job(models[0].name) if models and models[0].kind == "run" else None
+    # The base alone stays a choice, to hear it without a comparison.
+    none = ("Base model only", voice_settings.BASE_ONLY) if models else ("No trained model yet: base model only", "")
+    return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in models), none],
                      value=view.follow("finetuned", after.reference if after else none[1],
-                                       [model.reference for model in found],
-                                       found[0].reference if newest and newest.status == "finished" else ""))
+                                       [model.reference for model in models],
+                                       models[0].reference if newest and newest.status == "finished" else ""))
 
 
 def _compares(page: Page, view: View) -> bool:
@@ -279,6 +295,7 @@ def unknown_view(page: Page, text: str | None, language: str | None, finetuned: 
     """The text with the characters marked that the model cannot read, while it is typed; nothing if it reads all."""
     text, language = (text or "")[:_MARKED_CHARACTERS], language or ""
     reference = base if finetuned in (voice_settings.BASE_ONLY, "", None) else finetuned
+    # Nothing is marked before there are a text and a model.
     if not text.strip() or not reference:
         return NOTHING
     try:
@@ -288,11 +305,14 @@ def unknown_view(page: Page, text: str | None, language: str | None, finetuned: 
         unknown = front_end.unknown_characters(text, language)
         if not unknown:
             return NOTHING
-        known = {character: not front_end.unknown_characters(character, language) for character in set(text)}
+        readable = {character: not front_end.unknown_characters(character, language) for character in set(text)}
     except (UserError, OSError):  # a damaged model: the button says so
         return NOTHING
-    marked = join(character if known[character] or character.isspace() else element("mark", character, class_="old")
+
+    marked = join(character if readable[character] or character.isspace() else element("mark", character, class_="old")
                   for character in text)
+
+    # Digits have a remedy of their own.
     digits = any(character.isdigit() for character in unknown)
     hint = ("Write numbers as words, or train with text rules, which write them out." if digits else
             "Spell them in another way, or choose under “Precision and unknown characters” to leave them out.")
@@ -315,8 +335,8 @@ def _language(page: Page, view: View) -> str:
 def _suggested_text(page: Page, view: View) -> object:
     """An example of the language in the place of one in another language; what was typed stays."""
     code = _language(page, view)
-    others = [text for other, texts in EXAMPLES.items() if other != code for text in texts]
-    return verb_form.suggest_value(view.values["text"], EXAMPLES.get(code, ("",))[0], others)
+    examples = [text for other, texts in EXAMPLES.items() if other != code for text in texts]
+    return verb_form.suggest_value(view.values["text"], EXAMPLES.get(code, ("",))[0], examples)
 
 
 def _example_choices(page: Page, view: View) -> object:
@@ -358,13 +378,14 @@ def _start_file(page: Page, names: Sequence[str], path: str, lines: bool, base: 
     return [page.started_notice(job), job.id, page.show(job.id)]
 
 
-def _start(page: Page, names: Sequence[str], blind: bool, both: bool, base: str, finetuned: str, language: str,
+def _start(page: Page, names: Sequence[str], blind: bool, compares: bool, base: str, finetuned: str, language: str,
            text: str, voice: str, *values: Value) -> Sequence[object]:
     """Queue a comparison of both models, or a synthesis with one alone."""
     model, settings = _speaking(page, names, base, finetuned, voice, values)
+
     if not (text or "").strip():
         raise UserError("The text is empty.", "Enter a text, or choose an example.")
-    if not both or model == base or not base:  # without a base model there is nothing to compare with
+    if not compares or model == base or not base:  # without a base model there is nothing to compare with
         job = page.start("synthesize", parse(SynthesizeOptions, {
             "voice_model": model, "language": language, "text": text.strip(), **settings}))
     else:
@@ -399,15 +420,18 @@ def _vote(page: Page, letter: str, pair: str | None) -> Sequence[object]:
     index = comparison_views.open_question(state, _voted(page, state))
     if index is None:
         raise UserError("All clips of this comparison have a vote.", "Synthesize another text.")
+    # Both sides have the same text and language.
     clip = comparison_views.clips(state)[index]["base"]
+    # Letters are translated back to models only after the vote.
     sides = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True))
     models = {side: str(state.job.settings.get(side, "")) for side in comparison_views.SIDES}
+
     comparison_views.save_vote(_votes_file(page), comparison_views.Vote(
         state.id, index, clip.language, clip.text, sides.get(letter, "same"), models["finetuned"],
         base=models["base"]))
-    given = f"You chose {letter}" if letter in sides else "You heard no difference"
+    answer = f"You chose {letter}" if letter in sides else "You heard no difference"
     were = ", ".join(f"{name} was {models[side]}" for name, side in sides.items())
-    return [job_views.notice(f"{given}; {were}. Saved in votes.jsonl in the workspace.")]
+    return [job_views.notice(f"{answer}; {were}. Saved in votes.jsonl in the workspace.")]
 
 
 def _tally(page: Page, view: View) -> Html:

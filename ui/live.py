@@ -83,10 +83,11 @@ class View:
         return self.once(("newest", *verbs), lambda: self._newest(verbs))
 
     def _newest(self, verbs: Sequence[str]) -> JobState | None:
-        found = [state for state in self.jobs if state.verb in verbs or not verbs]
-        runs = (state for state in found if state.status in ("running", "stopping"))
-        alive = (state for state in found if state.alive)
-        return next(iter((*runs, *alive, *filter(_has_result, found), *found)), None)
+        candidates = [state for state in self.jobs if state.verb in verbs or not verbs]
+        # A running job comes before one that waits, and that before one with a result.
+        runs = (state for state in candidates if state.status in ("running", "stopping"))
+        alive = (state for state in candidates if state.alive)
+        return next(iter((*runs, *alive, *filter(_has_result, candidates), *candidates)), None)
 
     def selected_job(self, field: str, *verbs: str) -> JobState | None:
         """The job chosen in `field`; if none is chosen, the newest of `verbs`. None: no such job, or it was deleted."""
@@ -114,12 +115,13 @@ class View:
             self.memory[key] = newest
         return newest
 
-    def choices(self, field: str, titles: Mapping[str, str], shown: JobState | None) -> dict[str, object]:
+    def choices(self, field: str, titles: Mapping[str, str], selected: JobState | None) -> dict[str, object]:
         """Choices and value of a dropdown of jobs. A deleted job stays chosen, so no other job replaces it silently."""
         choices = [(title, name) for name, title in titles.items()]
-        if deleted := self.deleted(field):
+        deleted = self.deleted(field)
+        if deleted:
             return {"choices": [(f"{deleted} (deleted)", deleted), *choices], "value": deleted}
-        return {"choices": choices, "value": shown.id if shown else None}
+        return {"choices": choices, "value": selected.id if selected else None}
 
 
 def _has_result(state: JobState) -> bool:
@@ -136,7 +138,7 @@ Render = Callable[[View], object]
 
 def choice_update(choices: Sequence[str] | Sequence[tuple[str, str]], current: str) -> dict[str, object]:
     """An update of a dropdown: its choices, and the `current` value if it is among them, else the first choice."""
-    values = [one if isinstance(one, str) else one[1] for one in choices]
+    values = [choice if isinstance(choice, str) else choice[1] for choice in choices]
     update: dict[str, object] = gr.update(choices=choices, value=current if current in values else values[0] if values
                                           else None)
     return update
@@ -166,8 +168,12 @@ class Live:
     def show_when(self, component: Block, find: Callable[[View], Found | None], test: Callable[[Found], object],
                   tab: str) -> None:
         """Show `component` while `find(view)` finds something that passes `test`."""
-        self.panel(component, lambda view: gr.update(
-            visible=(found := find(view)) is not None and bool(test(found))), tab)
+
+        def visibility(view: View) -> object:
+            selected = find(view)
+            return gr.update(visible=selected is not None and bool(test(selected)))
+
+        self.panel(component, visibility, tab)
 
     def watch(self, name: str, component: Block) -> None:
         """Let panels read the value of `component` as `view.values[name]`."""
@@ -187,6 +193,7 @@ class Live:
         """Create the events of all refreshes. Call it inside the Blocks, at the end."""
         self.sent_hashes, self.sent_input_hashes = gr.State({}), gr.State({})
         self.ticker = gr.Button(visible="hidden", elem_id="live-tick")  # the page's script clicks it
+        # Refreshes send the values of all watched widgets, whichever tab is open.
         watched = list(self.watched.values())
         self.inputs = [tab, self.sent_hashes, self.sent_input_hashes, *watched]
         self.inputs_changed, self.pending_input_values = _flag(), _flag()
@@ -210,7 +217,7 @@ class Live:
     def _panels(self, watched: bool, only: str = "") -> dict[int, _Panel]:
         """By index the panels whose components are inputs too (`watched`), or the others, of one tab and every tab."""
         inputs = {component._id for component in self.watched.values()}
-        return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched
+        return {index: panel for index, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched
                 and (not only or panel.tab in ("", only))}
 
     def check(self, tab: str, sent_hashes: dict[int, str], sent_input_hashes: dict[int, str],
@@ -235,7 +242,7 @@ class Live:
         view, sent = self._view(tab, values, dict(sent_input_hashes or {})), dict(sent_hashes or {})
         panels = self._panels(False, only)
         changes = self._changes(panels, view, sent)
-        return [sent, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
+        return [sent, self._flag_inputs(view, sent_input_hashes), *(changes.get(index, gr.skip()) for index in panels)]
 
     def _flag_inputs(self, view: View, sent_input_hashes: dict[int, str]) -> object:
         """A flag that calls `update_inputs` if a watched widget should change."""
@@ -250,10 +257,12 @@ class Live:
         sent = dict(sent_input_hashes or {})
         view, panels = self._view(tab, values, sent), self._panels(True)
         changes = self._changes(panels, view, sent)
-        places = {component._id: at for at, component in enumerate(self.watched.values())}
+        # The browser knows widgets by their place among the inputs.
+        places = {component._id: index for index, component in enumerate(self.watched.values())}
+
         pending, updates = {}, []
-        for at, panel in panels.items():
-            update = changes.get(at, gr.skip())
+        for index, panel in panels.items():
+            update = changes.get(index, gr.skip())
             if isinstance(update, dict) and "value" in update:
                 place = places[panel.component._id]
                 pending[place] = {"seen": values[place], "wanted": update["value"]}
@@ -267,27 +276,32 @@ class Live:
     def _changes(self, panels: Mapping[int, _Panel], view: View, sent: dict[int, str]) -> dict[int, object]:
         """New values of the `panels` of the open tab whose hashes differ from `sent`; updates `sent`."""
         changes = {}
-        for at, panel in panels.items():
+        for index, panel in panels.items():
             if panel.tab in ("", view.tab):
                 value = _rendered(panel, view)
+                # Only the hash is kept between two refreshes.
                 mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
-                if sent.get(at) != mark:
-                    sent[at], changes[at] = mark, value
+                if sent.get(index) != mark:
+                    sent[index], changes[index] = mark, value
         return changes
 
 
-def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
-    """A hash of the jobs, the folders and files of the workspace, and `more`; and the time until the next poll.
+def workspace_mark(board: JobBoard, other_state: object = None) -> dict[str, object]:
+    """A hash of the jobs, the folders and files of the workspace, and `other_state`; and the time until the next poll.
 
     While a job is alive it changes every second, because the page shows times.
     """
     workspace, states = board.workspace, board.states()
     alive = any(state.alive for state in states)
-    marks: list[object] = [more, int(time.time()) if alive else 0]
+    marks: list[object] = [other_state, int(time.time()) if alive else 0]
+
+    # The marks of a job are the times of its files.
     for state in states:
         home = str(state.job.directory)
         files = _MARKED if state.verb != "listening_test" else (*_MARKED, f"/{ANSWERS}")
         marks.append((state.id, state.status, *[_changed(f"{home}{name}") for name in files]))
+
+    # A folder's time changes when an entry is added or removed.
     for folder in (workspace.path, workspace.models, workspace.datasets, workspace.tokenizers, workspace.extensions,
                    workspace.exports, workspace.voices, workspace.rules, workspace.segments, workspace.recognisers):
         with suppress(OSError):
@@ -312,9 +326,9 @@ def _flag() -> gr.Textbox:
     return gr.Textbox("", visible="hidden")
 
 
-def _new_token(wanted: bool) -> object:
-    """A new value for a flag, which triggers its change event, if `wanted`."""
-    return str(time.monotonic_ns()) if wanted else gr.skip()
+def _new_token(changes: bool) -> object:
+    """A new value for a flag, which triggers its change event, if `changes`."""
+    return str(time.monotonic_ns()) if changes else gr.skip()
 
 
 def _rendered(panel: _Panel, view: View) -> object:
@@ -322,14 +336,14 @@ def _rendered(panel: _Panel, view: View) -> object:
     try:
         return panel.render(view)
     except UserError as error:
-        shown = job_views.fault(error.message, error.hint)
+        fault = job_views.fault(error.message, error.hint)
     except OSError as error:
-        shown = _file_fault(error)
+        fault = _file_fault(error)
     except Exception as error:  # noqa: BLE001  the page's edge: one broken panel must not stop the others
         _LOG.exception("a panel of %s could not be shown", view.tab)
-        shown = job_views.fault(f"This part could not be shown: {type(error).__name__}: {error}",
+        fault = job_views.fault(f"This part could not be shown: {type(error).__name__}: {error}",
                                 "The rest of the page works. Details are in the app's log.")
-    return shown if isinstance(panel.component, gr.HTML) else gr.skip()
+    return fault if isinstance(panel.component, gr.HTML) else gr.skip()
 
 
 def _file_fault(error: OSError) -> Html:
@@ -345,16 +359,16 @@ def guarded(action: Callable[..., Sequence[object]], outputs: int, workspace: Wo
         try:
             for value in values:
                 allowed.check_value(value)
-            made = action(*values)
+            values_out = action(*values)
         except UserError as error:
-            made = [job_views.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
+            values_out = [job_views.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
         except OSError as error:
-            made = [_file_fault(error), *(gr.skip() for _ in range(outputs - 1))]
+            values_out = [_file_fault(error), *(gr.skip() for _ in range(outputs - 1))]
         except Exception as error:  # noqa: BLE001  the page's edge
             _LOG.exception("an action failed")
-            shown = job_views.fault(f"Unexpected error: {type(error).__name__}: {error}",
+            fault = job_views.fault(f"Unexpected error: {type(error).__name__}: {error}",
                                     "Details are in the app's log.")
-            made = [shown, *(gr.skip() for _ in range(outputs - 1))]
-        return made[0] if outputs == 1 else made  # Gradio takes the value of a single output as it is
+            values_out = [fault, *(gr.skip() for _ in range(outputs - 1))]
+        return values_out[0] if outputs == 1 else values_out  # Gradio takes the value of a single output as it is
 
     return run

@@ -72,17 +72,20 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
                               min_width=140)
         notice = gr.HTML(elem_classes="notices", elem_id="long-notice")
         command = gr.HTML(elem_id="command-long")
+
+    # The command follows every field of the accordion.
     widgets = (kind, recogniser, name, recogniser_language, text)
     for field, widget in (*zip(_FIELDS, widgets, strict=True), *zip(clips.names, clips.widgets, strict=True)):
         page.live.watch(f"long.{field}", widget)
     page.live.panel(command, lambda view: _command(page, view, clips.names), TAB)
 
-    def of_kind(now: str) -> Sequence[object]:
-        if now not in _RECOGNISERS:
-            raise UserError(f"Kind: nothing is chosen (given: {now!r}).", f"Choose one of {', '.join(_RECOGNISERS)}.")
-        offered = _RECOGNISERS[now]
-        return [NOTHING, gr.update(choices=list(offered), value=offered[0], visible=now != BY_HAND),
-                gr.update(visible=now == WITH)]
+    def of_kind(mode: str) -> Sequence[object]:
+        if mode not in _RECOGNISERS:
+            raise UserError(f"Kind: nothing is chosen (given: {mode!r}).", f"Choose one of {', '.join(_RECOGNISERS)}.")
+        # Each way to find the texts needs other recognisers.
+        offered = _RECOGNISERS[mode]
+        return [NOTHING, gr.update(choices=list(offered), value=offered[0], visible=mode != BY_HAND),
+                gr.update(visible=mode == WITH)]
 
     page.on(kind.change, of_kind, [kind], [notice, recogniser, text])
     shared = [form.widget(field) for field in _SHARED]
@@ -93,10 +96,11 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
 
 def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     """Lay out the segments, and the button that makes the newest ones with texts the source of `form`."""
-    shown = gr.HTML(elem_id="long-result")
+    results = gr.HTML(elem_id="long-result")
+
     with gr.Row(elem_classes="controls"):
         take = gr.Button("Use as source", variant="primary", size="md", visible=False, elem_id="long-take")
-    page.live.panel(shown, lambda view: shown_view(page, view), TAB)
+    page.live.panel(results, lambda view: shown_view(page, view), TAB)
     page.live.panel(take, lambda view: offer(ready(page, view), view.values["prepare.source"]), TAB)
     page.on(take.click, lambda: _take(page), [],
             [preview, *(form.widget(field) for field in ("source", "dataset", "language"))])
@@ -108,7 +112,7 @@ def build_typing(page: Page) -> None:
         gr.HTML(paragraph("Each clip is played; type what is said and press Enter. Ctrl and space play it again. An "
                           "empty text leaves the clip out.", class_="small"))
         chosen = gr.Dropdown([], label="Segments", filterable=False, elem_id="typing-segments")
-        shown = gr.HTML(elem_id="typing-clip")
+        clip_html = gr.HTML(elem_id="typing-clip")
         text = gr.Textbox("", label="Text of this clip", max_lines=1, elem_id="typing-text")
         with gr.Row(elem_classes="controls"):
             back = gr.Button("Previous clip", size="md", elem_id="typing-back")
@@ -120,55 +124,56 @@ def build_typing(page: Page) -> None:
         [name for name in page.workspace.list_segments() if _loaded(page, name) is not None],
         view.values["typing.segments"]), TAB)
 
-    def show(name: str | None, at: int, *, play: bool) -> Sequence[object]:
+    def show(name: str | None, number: int, *, play: bool) -> Sequence[object]:
         """The clip, its text and its number."""
-        found = _loaded(page, name or "")
-        if found is None:
+        segments = _loaded(page, name or "")
+        if segments is None:
             return [NOTHING, NOTHING, "", -1]
-        pieces = found.pieces()
-        at = min(max(0, at), len(pieces) - 1)
-        return [NOTHING, typed_clip_view(found, pieces, at, play), pieces[at].text if pieces else "", at]
+        pieces = segments.pieces()
+        number = min(max(0, number), len(pieces) - 1)
+        return [NOTHING, typed_clip_view(segments, pieces, number, play), pieces[number].text if pieces else "", number]
 
     def open_first(name: str | None) -> Sequence[object]:
-        found = _loaded(page, name or "")
-        pieces = found.pieces() if found is not None else ()
-        return show(name, next((at for at, piece in enumerate(pieces) if not piece.text), 0), play=False)
+        segments = _loaded(page, name or "")
+        pieces = segments.pieces() if segments is not None else ()
+        return show(name, next((index for index, piece in enumerate(pieces) if not piece.text), 0), play=False)
 
-    def keep(name: str | None, at: int, typed: str | None) -> Sequence[object]:
-        found = _loaded(page, name or "")
-        if found is None or at < 0:
+    def keep(name: str | None, number: int, typed: str | None) -> Sequence[object]:
+        segments = _loaded(page, name or "")
+        if segments is None or number < 0:
             raise UserError("No segments are chosen.", "Make some under Long recordings first.")
-        pieces = found.pieces()
-        save_typed_text(found.folder, pieces[at].id, typed or "")
-        return show(name, at + 1, play=True)
+        pieces = segments.pieces()
+        save_typed_text(segments.folder, pieces[number].id, typed or "")
+        return show(name, number + 1, play=True)
 
-    outputs = [notice, shown, text, place]
+    outputs = [notice, clip_html, text, place]
     page.on(chosen.change, open_first, [chosen], outputs)
     page.on(text.submit, keep, [chosen, place, text], outputs)
     page.on(save.click, keep, [chosen, place, text], outputs)
-    page.on(back.click, lambda name, at: show(name, at - 1, play=True), [chosen, place], outputs)
+    page.on(back.click, lambda name, number: show(name, number - 1, play=True), [chosen, place], outputs)
 
 
-def typed_clip_view(segments: Segments, pieces: Sequence[SegmentClip], at: int, play: bool) -> Html:
+def typed_clip_view(segments: Segments, pieces: Sequence[SegmentClip], index: int, play: bool) -> Html:
     """A clip with its player, and how many have a text."""
     if not pieces:
         return job_views.empty("These segments have no clip.")
-    piece = pieces[at]
+    piece = pieces[index]
     address = f"{media.url('segments', segments.folder.name, piece.audio)}#t={piece.begin_s:.3f},{piece.end_s:.3f}"
     sound = element("audio", controls=True, preload="metadata", autoplay=play, src=address,
-                    aria_label=f"Clip {at + 1} of {len(pieces)}")
-    texts = sum(bool(one.text) for one in pieces)
-    return join((paragraph(element("strong", f"Clip {at + 1} of {len(pieces)}"), f", {piece.duration_s:.1f} s; "
+                    aria_label=f"Clip {index + 1} of {len(pieces)}")
+    texts = sum(bool(clip.text) for clip in pieces)
+    return join((paragraph(element("strong", f"Clip {index + 1} of {len(pieces)}"), f", {piece.duration_s:.1f} s; "
                            f"{pluralize(texts, 'clip')} with a text."), sound))
 
 
 def ready(page: Page, view: View) -> SegmentsCard | None:
     """The segments with texts of the newest finished job."""
-    made = [state for state in view.jobs if state.verb in ("segment", "transcribe", "align")
-            and state.status == "finished"]
-    newest = max(made, key=lambda state: state.job.created, default=None)
-    found = _loaded(page, str(newest.job.settings.get("segments", ""))) if newest is not None else None
-    return found.card if found is not None and found.card.texts else None
+    finished = [state for state in view.jobs if state.verb in ("segment", "transcribe", "align")
+                and state.status == "finished"]
+    # The newest segments are those that a person means.
+    newest = max(finished, key=lambda state: state.job.created, default=None)
+    segments = _loaded(page, str(newest.job.settings.get("segments", ""))) if newest is not None else None
+    return segments.card if segments is not None and segments.card.texts else None
 
 
 def offer(card: SegmentsCard | None, source: str) -> object:
@@ -206,8 +211,10 @@ def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> lis
     return [("align", parse_options(AlignOptions, {**common, **recogniser, **clips, "text": text}))]
 
 
-def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
-    values = dict(zip((*_SHARED, *_FIELDS, *clips), given, strict=True))
+def _start(page: Page, clips: Sequence[str], *entered: Value) -> Sequence[object]:
+    # The order is that of the event's inputs.
+    values = dict(zip((*_SHARED, *_FIELDS, *clips), entered, strict=True))
+    # Each job waits for those before it, whose clips it reads.
     started: list[Job] = []
     for verb, options in jobs_to_start(page, values, keep=True):
         started.append(page.start(verb, options, after=[job.id for job in started]))
@@ -218,23 +225,26 @@ def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
     values = {field: view.values[f"prepare.{field}"] for field in _SHARED}
     values |= {field: view.values[f"long.{field}"] for field in (*_FIELDS, *clips)}
     try:
-        wanted = jobs_to_start(page, values, keep=False)
+        planned_jobs = jobs_to_start(page, values, keep=False)
     except UserError:
         return NOTHING  # shown when the button is clicked
-    return element("pre", "\n".join(command_line(verb, options, page.workspace.path) for verb, options in wanted),
+    return element("pre", "\n".join(command_line(verb, options, page.workspace.path) for verb, options in planned_jobs),
                    class_="command")
 
 
 def shown_view(page: Page, view: View) -> Html:
     """The newest jobs, the segments, and the clips with low confidence."""
-    jobs = [state for verb in ("segment", "transcribe", "align") if (state := view.newest(verb)) is not None]
+    newest_of_verbs = [view.newest(verb) for verb in ("segment", "transcribe", "align")]
+    jobs = [state for state in newest_of_verbs if state is not None]
     newest = sorted(jobs, key=lambda state: state.job.created)[-2:]
     cards = join(job_views.job_card(state) for state in newest)
+
     damaged = damaged_segments(page.workspace)
     names = [name for name in page.workspace.list_segments() if name not in damaged]
-    found = [segments for name in names if (segments := _loaded(page, name)) is not None]
-    return join((cards, segments_view(found), job_views.damaged_view(damaged, "Segments that cannot be read"),
-                 *(doubts_view(one) for one in found),
+    candidates = [_loaded(page, name) for name in names]
+    loaded = [segments for segments in candidates if segments is not None]
+    return join((cards, segments_view(loaded), job_views.damaged_view(damaged, "Segments that cannot be read"),
+                 *(doubts_view(segments_shown) for segments_shown in loaded),
                  job_views.damaged_view(damaged_recognisers(page.workspace), "Recognisers that cannot be read")))
 
 
@@ -245,15 +255,15 @@ def _loaded(page: Page, name: str) -> Segments | None:
         return None
 
 
-def segments_view(found: Sequence[Segments]) -> Html:
+def segments_view(loaded: Sequence[Segments]) -> Html:
     """The segments of the workspace."""
-    if not found:
+    if not loaded:
         return NOTHING
     rows = [(f"{PREFIX}{card.name}", job_views.language_name(card.language),
              f"{card.clips} of {duration_text(card.recorded_s)}",
              (f"{card.texts}, {card.doubtful} flagged" if card.doubtful else str(card.texts)) if card.texts
              else "none yet", card.recogniser or "–")
-            for card in (one.card for one in found)]
+            for card in (segments.card for segments in loaded)]
     head = ("Source", "Language", "Clips", "With text", "Recogniser")
     return join((element("h2", "Segments of long recordings"), table(head, rows)))
 
@@ -262,14 +272,16 @@ def doubts_view(segments: Segments) -> Html:
     """The flagged clips, the lowest confidence first."""
     if not segments.card.doubtful:
         return NOTHING
+
+    # A person checks the least certain clips first.
     doubtful = _doubtful(segments.folder / TABLE)
     rows = [(piece.recording, f"{int(piece.from_s) // 60}:{int(piece.from_s) % 60:02d}", piece.doubt, piece.text[:120])
             for piece in doubtful[:_MOST_DOUBTS]]
-    more = len(doubtful) - len(rows)
+    remaining = len(doubtful) - len(rows)
     return element("details", element("summary", f"{pluralize(len(doubtful), 'flagged clip')} of {segments.card.name}"),
                    table(("Recording", "Time", "Reason", "Text"), rows),
-                   paragraph(f"{more} more are in {segments.folder.name}/metadata.jsonl.", class_="small")
-                   if more > 0 else NOTHING)
+                   paragraph(f"{remaining} more are in {segments.folder.name}/metadata.jsonl.", class_="small")
+                   if remaining > 0 else NOTHING)
 
 
 @cached_by_file(8)

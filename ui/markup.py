@@ -69,9 +69,9 @@ def player(address: str, label: str = "") -> Html:
     return element("audio", controls=True, preload="none", src=address, aria_label=label or None)
 
 
-def shortened(text: str, most: int = 240) -> str:
+def shortened(text: str, limit: int = 240) -> str:
     """`text`, cut with "..." when it is longer than a heading should be."""
-    return text if len(text) <= most else text[:most].rstrip() + "..."
+    return text if len(text) <= limit else text[:limit].rstrip() + "..."
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str = "") -> Html:

@@ -111,14 +111,19 @@ def curves_csv(state: JobState) -> str:
     rows: dict[int, dict[str, object]] = {}
     for step in state.steps:
         values = {name: value for name, value in dataclasses.asdict(step).items() if isinstance(value, int | float)}
+        # The time of the journal's entry is no measurement.
         del values["time"]
         rows[step.step] = {**values, **{f"learning_rate.{group}": rate for group, rate in step.learning_rates.items()}}
-    for one in state.evaluations:
-        row = rows.setdefault(one.step, {"step": one.step})
-        row |= {f"held_out.{code}.{name}": value for code, measured in one.languages.items()
+
+    # A validation has a step of its own, or shares the row of a training step.
+    for evaluation in state.evaluations:
+        row = rows.setdefault(evaluation.step, {"step": evaluation.step})
+        row |= {f"held_out.{code}.{name}": value for code, measured in evaluation.languages.items()
                 for name, value in measured.items()}
-        row |= {f"cer.{code}": error for code, error in one.errors.items()}
-        row |= {f"metric.{name}": value for name, value in one.metrics.items()}
+        row |= {f"cer.{code}": error for code, error in evaluation.errors.items()}
+        row |= {f"metric.{name}": value for name, value in evaluation.metrics.items()}
+
+    # The columns are all names in the order of their first appearance.
     columns = list(dict.fromkeys(["step", *(name for row in rows.values() for name in row)]))
     text = io.StringIO()
     table = csv.DictWriter(text, columns, restval="")
@@ -127,24 +132,31 @@ def curves_csv(state: JobState) -> str:
     return text.getvalue()
 
 
-def resolve(workspace: Workspace, asked: str) -> Path | None:
-    """The file behind `asked` (as in `url`, without "media/"); None for whatever may not be served."""
-    parts = asked.split("/")
+def resolve(workspace: Workspace, address: str) -> Path | None:
+    """The file behind `address` (as in `url`, without "media/"); None for whatever may not be served."""
+    parts = address.split("/")
+
+    # Names that begin with a dot are hidden files, or lead out of the folder.
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         return None
     if parts[0] == COVERED:
         return _uncovered(workspace, *parts[1:]) if len(parts) == 3 else None
     if parts[0] == PLAYED:
+        # Samples of uploads are stored outside the folders of jobs.
         home = workspace.path / PLAYED_FOLDER
         path = home.joinpath(*parts[1:])
         plain = len(parts) == 3 and _PLAYED_CLIP.fullmatch("/".join(parts[1:])) and not home.is_symlink()
         return path if plain and path.is_file() and not path.is_symlink() and not path.parent.is_symlink() else None
+
+    # All other files are in a known folder of a job, and of a kind that a page shows.
     if len(parts) < 4:
         return None
+    # Only known folders of a job are served, and only files that a page plays or shows.
     kind, _, folder = parts[:3]
     if folder not in PLACES.get(kind, ()) or Path(parts[-1]).suffix.lower() not in KINDS:
         return None
     with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have; links in a circle
+        # A link must not lead out of the folder.
         base = (workspace.path / kind / parts[1] / folder).resolve()
         path = workspace.path.joinpath(*parts).resolve()
         inside = path.is_relative_to(base) and base.is_relative_to(workspace.path.resolve())
@@ -157,9 +169,9 @@ def _uncovered(workspace: Workspace, job: str, name: str) -> Path | None:
     home = workspace.runs / job
     with suppress(OSError, ValueError):
         paths = (path for folder in PLACES["runs"] for path in (home / folder).glob("*"))
-        found = next((path.relative_to(home).as_posix() for path in paths
-                      if _cover(job, path.relative_to(home).as_posix()) == name), None)
-        return resolve(workspace, f"runs/{job}/{found}") if found else None
+        plain_path = next((path.relative_to(home).as_posix() for path in paths
+                           if _cover(job, path.relative_to(home).as_posix()) == name), None)
+        return resolve(workspace, f"runs/{job}/{plain_path}") if plain_path else None
     return None
 
 
@@ -196,6 +208,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             return PlainTextResponse("Not here.", status_code=404)
         kind = KINDS[path.suffix.lower()]
         try:
+            # A browser cannot play every format, so some formats are converted first.
             path = await run_in_threadpool(playable, workspace, path)
         except UserError as error:
             return PlainTextResponse(error.message, status_code=415)
@@ -248,6 +261,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             return JSONResponse({"error": error.message}, 422)
         return JSONResponse({"rows": added.rows})
 
+    # The first route that matches answers, so the general one is last.
     place = f"/media/{LISTENING}/{{job}}.html"
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),

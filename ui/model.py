@@ -50,8 +50,8 @@ def _build_import(page: Page) -> None:
         verb_form.build_verb_form(page, "import_model", "Import", first=_IMPORTED,
                                   choices={"base": lambda _view: page.workspace.list_models()})
         result = gr.HTML(elem_id="imported-finetune")
-        shown = verb_form.last_job_view("import_model", "No finetune was imported yet.", _imported_view)
-        page.live.panel(result, shown, "model")
+        render = verb_form.last_job_view("import_model", "No finetune was imported yet.", _imported_view)
+        page.live.panel(result, render, "model")
 
 
 def _imported_view(state: JobState) -> Html:
@@ -60,8 +60,8 @@ def _imported_view(state: JobState) -> Html:
     facts = job_views.facts([("Run", result.get("ref")), ("Extension", result.get("extension")),
                              ("New rows", result.get("new_rows")), ("Changed tensors", result.get("changed")),
                              ("Scope", result.get("scope"))])
-    found = diagnosis_of(state)
-    return join((facts, assessment_view(found) if found else NOTHING))
+    diagnosis = diagnosis_of(state)
+    return join((facts, assessment_view(diagnosis) if diagnosis else NOTHING))
 
 
 def _build_family(page: Page, family: CatalogEntry) -> None:
@@ -74,9 +74,14 @@ def _build_family(page: Page, family: CatalogEntry) -> None:
         resume = gr.Button("Resume", size="md", scale=0, min_width=110, elem_id=f"resume-{family.name}")
     notice = gr.HTML(elem_classes="notices")
     progress = gr.HTML(elem_id=f"progress-{family.name}")
+
     live = page.live
-    live.panel(card, lambda _view: family_card(family, downloaded := _downloaded(page, family),
-                                               _broken(page, downloaded)), "model")
+    # The card tells what is in the workspace and what of it is damaged.
+    def show_card(_view: View) -> Html:
+        downloaded = _downloaded(page, family)
+        return family_card(family, downloaded, _broken(page, downloaded))
+
+    live.panel(card, show_card, "model")
     live.panel(get, lambda view: _download_button(page, family, view), "model")
     for button, test in ((stop, lambda job: job.alive and job.status != "stopping"),
                          (resume, lambda job: job.resumable)):
@@ -85,7 +90,8 @@ def _build_family(page: Page, family: CatalogEntry) -> None:
     page.on(get.click, lambda *values: _start(page, family, values), chosen, [notice])
 
     def act(action: Callable[[Job], None], message: str) -> Sequence[object]:
-        if (state := _newest(live.board.states(), family)) is not None:
+        state = _newest(live.board.states(), family)
+        if state is not None:
             action(state.job)
         return [job_views.notice(message)]
 
@@ -101,21 +107,25 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
         return gr.Textbox(value, label=fields[name].title, info=fields[name].description, max_lines=1, min_width=200,
                           elem_id=f"{family.name}-{name.replace('_', '-')}")
 
-    which = gr.Dropdown([(one.title, one.name) for one in family.variants], value=family.variants[0].name,
+
+    which = gr.Dropdown([(entry.title, entry.name) for entry in family.variants], value=family.variants[0].name,
                         label="Variant", filterable=False, elem_id=f"{family.name}-variant", min_width=200)
     about = gr.HTML(elem_id=f"about-{family.name}")
-    accept = gr.Checkbox(False, label=f"I have read and accept: {'; '.join(one.title for one in family.licences)}",
+    accept = gr.Checkbox(False, label=f"I have read and accept: {'; '.join(item.title for item in family.licences)}",
                          visible=bool(family.licences), elem_id=f"{family.name}-accept-licence")
     with gr.Accordion("Import from a local folder", open=False, elem_classes="fold"):
         folder = text("folder")
     with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
         save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
+    # Other files than the published ones are used only if a person accepts them.
     unknown = gr.CheckboxGroup([], label="Accept as a base model", visible=False,
                                elem_id=f"{family.name}-accept-unknown",
                                info="These files are not the published ones; certificates then say “unknown base”.")
     probe = gr.Checkbox(True, label=fields["probe"].title, info=fields["probe"].description,
                         elem_id=f"{family.name}-probe")
     command = verb_form.command_fold(family.name)
+
+    # The widgets are in the order of `_CHOICES`, by which their values are named.
     widgets = [which, folder, save_as, revision, accept, unknown, probe]
     for name, widget in zip(_CHOICES, widgets, strict=True):
         page.live.watch(f"{family.name}.{name}", widget)
@@ -180,8 +190,8 @@ def _terms(pairs: Sequence[tuple[str, str]]) -> Html:
 
 def _newest(states: Sequence[JobState], family: CatalogEntry) -> JobState | None:
     """The download of this family to show: a living one, else the newest."""
-    found = [state for state in states if state.verb == "download" and state.job.settings.get("model") == family.name]
-    return next((state for state in found if state.alive), found[0] if found else None)
+    jobs = [state for state in states if state.verb == "download" and state.job.settings.get("model") == family.name]
+    return next((state for state in jobs if state.alive), jobs[0] if jobs else None)
 
 
 def _download_button(page: Page, family: CatalogEntry, view: View) -> object:
@@ -196,9 +206,10 @@ def _progress(view: View, family: CatalogEntry) -> Html:
     state = _newest(view.jobs, family)
     if state is None:
         return NOTHING
-    wanted = state.job.settings.get("variant")
-    title = f"Download {family.title}" + (f", {wanted}" if wanted else "")
+    variant_name = state.job.settings.get("variant")
+    title = f"Download {family.title}" + (f", {variant_name}" if variant_name else "")
     card = job_views.job_card(state, title)
+
     if state.result is not None and family.variants:
         return join((card, result_view(state.result)))
     return join((card, job_views.plan(state.plan.lines, "Files to download") if state.plan else NOTHING))
@@ -217,11 +228,11 @@ def result_view(result: Result) -> Html:
 
 def _options(family: CatalogEntry, values: Sequence[object]) -> DownloadOptions:
     """The options of a download; the tick stands for the licences of the variant."""
-    given = dict(zip(_CHOICES, values, strict=False))
-    given["accept_unknown"] = tuple(given.get("accept_unknown") or ())  # type: ignore[arg-type]  # of a group of boxes
-    if given.pop("accept_licence", False):
-        given["accept_licence"] = tuple(one.name for one in variant(family, str(given["variant"])).licences)
-    return parse(DownloadOptions, {"model": family.name, **given})
+    chosen = dict(zip(_CHOICES, values, strict=False))
+    chosen["accept_unknown"] = tuple(chosen.get("accept_unknown") or ())  # type: ignore[arg-type]
+    if chosen.pop("accept_licence", False):
+        chosen["accept_licence"] = tuple(licence.name for licence in variant(family, str(chosen["variant"])).licences)
+    return parse(DownloadOptions, {"model": family.name, **chosen})
 
 
 def _start(page: Page, family: CatalogEntry, values: Sequence[object]) -> Sequence[object]:

@@ -41,7 +41,7 @@ class Page:
     tab: gr.State
     run: gr.Dropdown  # the training on Train; Start sets it too
     pair: gr.Dropdown  # the comparison on Listen; Start sets it too
-    gpus: CachedGpus = field(default_factory=CachedGpus)  # of this machine
+    gpus: CachedGpus = field(default_factory=CachedGpus)  # the GPUs of this machine
 
     def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
            inputs: Sequence[Block], outputs: Sequence[Block], *, files: bool = False) -> None:
@@ -100,22 +100,27 @@ class Page:
         job = load_job(self.workspace, name)
         if changes:
             with_changes(job.id, parse_options(TrainOptions, job.settings), changes)  # before checkpoints are moved
+
         if checkpoint:
             step = catalog.find_checkpoint(job, checkpoint)
             storage.return_to_checkpoint(self.workspace, job.id, step, self.live.board)
+
         states = self.live.board.states()
+        # Jobs that were skipped because of this one are queued again.
         resumed = control.resume_with_dependents(job, states, changes=changes)
         waited = len(resumed) - 1
+
         if checkpoint and any(state.certifies == job.id and state.status == "finished" for state in states):
-            control.start(create_certify_job(job))  # the certificate that there is was of other steps
-        more = f" Queued again: {pluralize(waited, 'job')} that waited for it." if waited else ""
-        return [job_views.notice(checkpoint_names.resume_point(job) + more, job=name)]
+            control.start(create_certify_job(job))  # the present certificate was of other steps
+        remark = f" Queued again: {pluralize(waited, 'job')} that waited for it." if waited else ""
+        return [job_views.notice(checkpoint_names.resume_point(job) + remark, job=name)]
 
     def started_notice(self, job: Job) -> Html:
         """A notice that `job` has started, or that it waits for another job."""
         queue = self.live.board.queue()
-        before = [state.id for state in queue if state.id in job.after]
-        before += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
+        # A job waits for those that it needs, then for the device.
+        ahead = [state.id for state in queue if state.id in job.after]
+        ahead += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
         name = job_views.readable(job.id)
-        return job_views.notice(f"{name} waits for {job_views.readable(before[0])}." if before
+        return job_views.notice(f"{name} waits for {job_views.readable(ahead[0])}." if ahead
                                 else f"{name} has started.", job=job.id)

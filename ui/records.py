@@ -94,7 +94,7 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
                           str(about.get("licence") or ""), damage)
 
 
-def held_out_texts(workspace: Workspace, name: str, most: int = 6, language: str = "") -> list[str]:
+def held_out_texts(workspace: Workspace, name: str, limit: int = 6, language: str = "") -> list[str]:
     """Sentences that a dataset keeps from training, the shorter first; of one `language`, where it has several."""
     try:
         with foreign.open_plain(workspace.datasets / name / "manifest.jsonl") as file:
@@ -102,7 +102,7 @@ def held_out_texts(workspace: Workspace, name: str, most: int = 6, language: str
             texts = (str(clip.get("text", "")) for clip in clips
                      if isinstance(clip, dict) and clip.get("split") == "held_out"
                      and language in ("", clip.get("language")))
-            return heapq.nsmallest(most, filter(None, texts), key=len)
+            return heapq.nsmallest(limit, filter(None, texts), key=len)
     except (OSError, ValueError):
         return []
 
@@ -120,25 +120,26 @@ def original_recording(workspace: Workspace, dataset: str, text: str) -> Origina
     """The recording of a sentence of a dataset; None if one of the three is not there."""
     path = workspace.datasets / dataset / "manifest.jsonl"
     try:
-        found = _recordings(path).get(_plain(text)) if dataset else None
+        recording = _recordings(path).get(_plain(text)) if dataset else None
     except (OSError, ValueError):
         return None
-    there = found is not None and (workspace.datasets / dataset / found[0]).is_file()
-    return OriginalRecording(dataset, *found) if found and there else None
+    is_present = recording is not None and (workspace.datasets / dataset / recording[0]).is_file()
+    return OriginalRecording(dataset, *recording) if recording and is_present else None
 
 
 @foreign.cached_by_file(2)
 def _recordings(manifest: Path) -> dict[str, tuple[str, str]]:
     """Recording and speaker by text without case, marks and spaces; of equal texts that of a held-out clip."""
-    found: dict[str, tuple[str, str]] = {}
+    recordings: dict[str, tuple[str, str]] = {}
     with foreign.open_plain(manifest) as file:
         for line in file:
             clip = foreign.loads(line) if line.strip() else None
             if isinstance(clip, dict):
+                # Texts are compared without case and marks, as a person may type them.
                 text = _plain(str(clip.get("text", "")))
-                if text not in found or clip.get("split") == "held_out":
-                    found[text] = str(clip.get("audio", "")), str(clip.get("speaker", ""))
-    return found
+                if text not in recordings or clip.get("split") == "held_out":
+                    recordings[text] = str(clip.get("audio", "")), str(clip.get("speaker", ""))
+    return recordings
 
 
 def _plain(text: str) -> str:
@@ -220,8 +221,9 @@ def is_imported(state: JobState) -> bool:
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:
     """What the training taught up to a step; None is the checkpoint that the run refers to."""
     if step is None:
-        own = run_checkpoint(state)
-        step = own[1] if own else 0
+        # Step 0 stands for a run without a checkpoint.
+        checkpoint = run_checkpoint(state)
+        step = checkpoint[1] if checkpoint else 0
     return read_report(state.job.directory, step)
 
 
@@ -233,13 +235,14 @@ def learning_note(state: JobState, step: int | None = None) -> str:
 
 def originals(state: JobState) -> dict[str, float]:
     """The judge's error on original recordings by language, as the job that spoke measured it."""
-    one = _measure((state.result or {}).get("recordings_cer"))
-    found = {} if one is None else {str(state.job.settings.get("language", "")): one}
+    cer = _measure((state.result or {}).get("recordings_cer"))
+    errors = {} if cer is None else {str(state.job.settings.get("language", "")): cer}
     for name, value in (state.result or {}).items():
         error = _measure(value)
-        if (match := _RECORDINGS_CER.fullmatch(name)) and error is not None:
-            found[match[1]] = error
-    return found
+        match = _RECORDINGS_CER.fullmatch(name)
+        if match and error is not None:
+            errors[match[1]] = error
+    return errors
 
 
 def proof_rows(folder: Path) -> list[ProofRow]:
@@ -254,4 +257,5 @@ def proof_rows(folder: Path) -> list[ProofRow]:
 def tokenizer_numbers(folder: Path) -> dict[str, float]:
     """The numbers of a tokenizer's report, by name."""
     values = read_json(folder / "report.json")
-    return {name: number for name, value in values.items() if (number := _measure(value)) is not None}
+    numbers = {name: _measure(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if number is not None}

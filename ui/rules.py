@@ -48,8 +48,9 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     with gr.Row(elem_classes="grid"):
         table = gr.Dropdown(list(text_rules.TABLES), value="abbreviations", label="Table", filterable=False,
                             elem_id="rules-table")
-        written = gr.Textbox(label="Written", max_lines=1, elem_id="rules-written")
-        spoken = gr.Textbox(label="Spoken", max_lines=1, elem_id="rules-said")
+        written_box = gr.Textbox(label="Written", max_lines=1, elem_id="rules-written")
+        spoken_box = gr.Textbox(label="Spoken", max_lines=1, elem_id="rules-said")
+
     add = gr.Button("Add entry", size="md", elem_id="rules-add")
     with gr.Accordion("All rules", open=False, elem_classes="fold"):
         text = gr.Textbox(text_rules.read(page.workspace, "am"), label="Rules (YAML)", lines=16, max_lines=28,
@@ -59,15 +60,17 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     save = gr.Button("Save rules", variant="primary", size="md", elem_id="rules-save")
     notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
     saved_rules = gr.HTML(elem_id="rules-known")
+
+    # Every change is made in the text of the rules, which is what is saved.
     page.live.watch("rules.text", text)
     page.live.panel(name, lambda view: gr.update(choices=_all_names(page)), TAB)
     page.live.panel(saved_rules, lambda view: known_view(text_rules.list_rules(page.workspace, own=True)), TAB)
     page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
-    page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, spoken],
-            [notice, text, written, spoken])
-    page.on(latin.input, lambda value, now: [NOTHING, text_rules.with_latin(str(now), str(value))],
+    page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written_box, spoken_box],
+            [notice, text, written_box, spoken_box])
+    page.on(latin.input, lambda value, source: [NOTHING, text_rules.with_latin(str(source), str(value))],
             [latin, text], [notice, text])
-    page.on(folds.input, lambda value, now: [NOTHING, text_rules.with_folds(str(now), [*map(str, value or ())])],
+    page.on(folds.input, lambda value, source: [NOTHING, text_rules.with_folds(str(source), [*map(str, value or ())])],
             [folds, text], [notice, text])
     page.on(text.blur, lambda: [gr.skip()], [], [notice])
     page.on(save.click, lambda *values: _save(page, *map(str, values)), [save_as, text, name],
@@ -78,13 +81,13 @@ def _lay_out_texts(page: Page) -> None:
     typed = gr.Textbox(SAMPLE["am"], label=_OWN, info="One text per line.", lines=3, max_lines=8, elem_id="rules-own")
     dataset = gr.Dropdown([_OWN], value=_OWN, label="Preview", filterable=False, elem_id="rules-dataset",
                           info="Your text, or the texts of a dataset that the rules may change.")
-    shown = gr.HTML(elem_id="rules-shown")
+    preview = gr.HTML(elem_id="rules-shown")
     measure = gr.Button("Measure the effect of merging", size="md", elem_id="rules-measure")
     cost = gr.HTML(elem_id="rules-cost")
     page.live.watch("rules.own", typed)
     page.live.watch("rules.dataset", dataset)
     page.live.panel(dataset, lambda view: _offer(page, view), TAB)
-    page.live.panel(shown, lambda view: _shown(page, view), TAB)
+    page.live.panel(preview, lambda view: _shown(page, view), TAB)
     page.on(typed.input, lambda: [gr.skip()], [], [cost])
     page.on(dataset.input, lambda: [gr.skip()], [], [cost])
     page.on(measure.click, lambda *values: [_costs(page, *map(str, values))],
@@ -98,19 +101,20 @@ def _open(page: Page, name: str) -> Sequence[object]:
     return [NOTHING, text, save_as, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
 
 
-def _add(text: str, table: str, written: str, spoken: str) -> Sequence[object]:
-    made = text_rules.with_entry(text, table, written, spoken)
-    text_rules.checked(made)
-    return [job_views.notice(f"Added to {table}: {written.strip()}. Not saved yet."), made, "", ""]
+def _add(text: str, table: str, spelling: str, reading: str) -> Sequence[object]:
+    changed = text_rules.with_entry(text, table, spelling, reading)
+    text_rules.checked(changed)
+    return [job_views.notice(f"Added to {table}: {spelling.strip()}. Not saved yet."), changed, "", ""]
 
 
 def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
     if name.strip() != opened and (page.workspace.rules / f"{name.strip()}.yaml").is_file():
         raise UserError(f"Other rules named {name.strip()!r} exist.",
                         f"Open them to change them, or save as {text_rules.copy_name(page.workspace, name.strip())!r}.")
+    # Equal rules are not written again.
     saved = text_rules.save(page.workspace, name.strip(), text)
-    what = "exists already" if saved.state == "already there" else "saved"
-    message = job_views.notice(f"{saved.name} {what} and selected for the next tokenizer.", "good")
+    outcome = "exists already" if saved.state == "already there" else "saved"
+    message = job_views.notice(f"{saved.name} {outcome} and selected for the next tokenizer.", "good")
     names = _all_names(page)
     return [message, gr.update(choices=names, value=saved.name), saved.name,
             gr.update(choices=["", *names], value=saved.name)]
@@ -135,10 +139,10 @@ def _offer(page: Page, view: View) -> object:
     return choice_update(names, view.values["rules.dataset"])
 
 
-def _texts(page: Page, typed: str, dataset: str, most: int) -> list[str]:
+def _texts(page: Page, typed: str, dataset: str, limit: int) -> list[str]:
     if dataset and dataset != _OWN:
-        return text_rules.dataset_texts(page.workspace, dataset, most)
-    return [line for line in typed.splitlines() if line.strip()][:most]
+        return text_rules.dataset_texts(page.workspace, dataset, limit)
+    return [line for line in typed.splitlines() if line.strip()][:limit]
 
 
 def _shown(page: Page, view: View) -> Html:
@@ -157,17 +161,20 @@ def shown_view(lines: Sequence[RulesPreview]) -> Html:
 
 
 def _line(line: RulesPreview) -> Html:
-    before, after = [], []
+    old_parts, new_parts = [], []
     old = new = 0
+
+    # Between two changes the text is the same in both.
     for change in line.changes:
         rules = ", ".join(change.rules)
-        before += [line.before[old:change.start], _mark("old", change.before, rules)]
-        after += [line.after[new:change.after_start], _mark("new", change.after, rules)]
+        old_parts += [line.before[old:change.start], _mark("old", change.before, rules)]
+        new_parts += [line.after[new:change.after_start], _mark("new", change.after, rules)]
         old, new = change.end, change.after_start + len(change.after)
-    before.append(line.before[old:])
-    after.append(line.after[new:])
+
+    old_parts.append(line.before[old:])
+    new_parts.append(line.after[new:])
     lost = paragraph(f"Removed: {' '.join(line.left_out)}", class_="small") if line.left_out else NOTHING
-    return div("turned", div("before", *before), div("after", *after), lost)
+    return div("turned", div("before", *old_parts), div("after", *new_parts), lost)
 
 
 def _mark(kind: str, text: str, rules: str) -> Html:

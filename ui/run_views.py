@@ -22,9 +22,9 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, s
 
 _MEMORY = {"gpu": "Peak memory, GPU", "process": "Peak memory, process"}
 _COLOURS = tuple(f"var(--series-{number})" for number in range(1, 7))
-_FEW_POINTS = 120  # of a line in a small chart
+_FEW_POINTS = 120  # points of a line in a small chart
 MAX_STEPS, _MAX_ROWS = 16, 30  # shown until all are requested
-_MAX_CELLS = 6000  # of a whole grid
+_MAX_CELLS = 6000  # cells of a whole grid
 _NEWEST_STEPS = 6  # always shown, with the first and the best
 
 
@@ -33,27 +33,35 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
 
     `logarithmic`: the axes of losses, learning rates and gradients.
     """
-    most = float(state.steps[-1].total_steps) if state.steps else None
-    charts = [chart("Speech loss", loss_series(state), x_most=most, y_log=logarithmic),
-              chart("Text loss", loss_series(state, "text_loss"), x_most=most, y_log=logarithmic)]
+    x_end = float(state.steps[-1].total_steps) if state.steps else None
+
+    charts = [chart("Speech loss", loss_series(state), x_most=x_end, y_log=logarithmic),
+              chart("Text loss", loss_series(state, "text_loss"), x_most=x_end, y_log=logarithmic)]
+
+    # Losses by language are drawn only if there are several languages.
     for title, name in (("Held-out speech loss by language", "speech_loss"),
                         ("Held-out text loss by language", "text_loss")):
-        if len(series := by_language(state, name)) > 1:
-            charts.append(chart(title, series, x_most=most, y_log=logarithmic))
-    if any(one.errors for one in state.evaluations):
-        charts.append(chart("Character error rate (CER)", error_series(state), x_most=most, y_percent=True, y_low=0.0))
-    for name in dict.fromkeys(name for one in state.evaluations for name in one.metrics):
-        points = [(float(one.step), one.metrics[name]) for one in state.evaluations if name in one.metrics]
+        series = by_language(state, name)
+        if len(series) > 1:
+            charts.append(chart(title, series, x_most=x_end, y_log=logarithmic))
+
+    if any(entry.errors for entry in state.evaluations):
+        charts.append(chart("Character error rate (CER)", error_series(state), x_most=x_end, y_percent=True, y_low=0.0))
+    for name in dict.fromkeys(name for entry in state.evaluations for name in entry.metrics):
+        points = [(float(entry.step), entry.metrics[name]) for entry in state.evaluations if name in entry.metrics]
         charts.append(chart(METRICS[name].title if name in METRICS else name,
-                            [Series("samples", points, _COLOURS[0], "dots")], x_most=most,
+                            [Series("samples", points, _COLOURS[0], "dots")], x_most=x_end,
                             y_percent=name in METRICS and METRICS[name].percent))
+
     notes = []
     if state.job.settings.get("scope") in ("rows", "gated"):
         notes.append("Base languages have no curve: in this scope their loss cannot change.")
-    if (more := len(_languages(state)) - len(_COLOURS)) > 0:
-        notes.append(f"{more} more languages are measured; those with the largest rise are shown.")
+    unseen_count = len(_languages(state)) - len(_COLOURS)
+    if unseen_count > 0:
+        notes.append(f"{unseen_count} more languages are measured; those with the largest rise are shown.")
+
     return join((div("charts loss-charts", *charts), paragraph(" ".join(notes), class_="small") if notes else NOTHING,
-                 div("charts small-charts", *_small_charts(state, logarithmic, most)),
+                 div("charts small-charts", *_small_charts(state, logarithmic, x_end)),
                  paragraph(element("a", "Download the curves (CSV)", href=media.curves_url(state.id), download=True),
                            class_="small")))
 
@@ -61,7 +69,8 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
 def loss_series(state: JobState, name: str = "speech_loss") -> list[Series]:
     """A training loss, raw and smoothed, and the loss of held-out clips of the new language."""
     trained = _along(state, lambda step: getattr(step, name))
-    held_out = [(float(one.step), value) for one in state.evaluations if (value := getattr(one, name)) is not None]
+    evaluated = [(float(entry.step), getattr(entry, name)) for entry in state.evaluations]
+    held_out = [(step, value) for step, value in evaluated if value is not None]
     language = next((f", {job_views.language_name(code)}" for code in _languages(state)), "")
     return [Series("measured", trained, _COLOURS[0], "faint"), Series("training", smooth(trained), _COLOURS[0]),
             Series(f"held-out{language}", held_out, _COLOURS[2], "dots")]
@@ -69,9 +78,10 @@ def loss_series(state: JobState, name: str = "speech_loss") -> list[Series]:
 
 def by_language(state: JobState, name: str) -> list[Series]:
     """A held-out loss per language, as many as there are colours: the new one, then by the size of the rise."""
-    points_of = {code: [(float(one.step), one.languages[code][name]) for one in state.evaluations
-                        if name in one.languages.get(code, {})] for code in _languages(state)}
+    points_of = {code: [(float(entry.step), entry.languages[code][name]) for entry in state.evaluations
+                        if name in entry.languages.get(code, {})] for code in _languages(state)}
     lines = [(code, points) for code, points in points_of.items() if points]
+    # Languages whose loss rose most come first.
     lines[1:] = sorted(lines[1:], key=lambda line: line[1][0][1] - line[1][-1][1])
     return [Series(job_views.language_name(code), points, colour, "dots")
             for (code, points), colour in zip(lines, _COLOURS, strict=False)]
@@ -79,30 +89,34 @@ def by_language(state: JobState, name: str) -> list[Series]:
 
 def _languages(state: JobState) -> list[str]:
     """The languages of validation, the new one first."""
-    return list(dict.fromkeys(code for one in state.evaluations for code in one.languages))
+    return list(dict.fromkeys(code for entry in state.evaluations for code in entry.languages))
 
 
-def _small_charts(state: JobState, logarithmic: bool, most: float | None) -> list[Html]:
+def _small_charts(state: JobState, logarithmic: bool, x_end: float | None) -> list[Html]:
     learning_rates = [Series(name, thin(points, _FEW_POINTS), colour)
                       for (name, points), colour in zip(learning_rates_by_group(state).items(), _COLOURS, strict=False)]
-    drawn = [chart("Learning rate", learning_rates, x_most=most, y_low=0.0, y_log=logarithmic)]
+
+    drawn = [chart("Learning rate", learning_rates, x_most=x_end, y_low=0.0, y_log=logarithmic)]
     for title, every, log in (("Gradient norm", _along(state, lambda step: step.gradient_norm), logarithmic),
                               ("Tokens per second", _along(state, lambda step: step.tokens_per_s), False)):
         points = thin(every, _FEW_POINTS)
         if len(points) < len(every):  # the last is a single value, which would stand out beside the means
             points = points[:-1]
         drawn.append(chart(title, [Series("measured", points, _COLOURS[3], "faint"),
-                                   Series("smoothed", smooth(points), _COLOURS[3])], x_most=most, y_log=log))
+                                   Series("smoothed", smooth(points), _COLOURS[3])], x_most=x_end, y_log=log))
+
+    # On some devices memory is not measured.
     memory = [(step, bytes_ / 2**30) for step, bytes_ in _along(state, lambda step: step.memory_bytes)]
     if memory:
         title = f"{_MEMORY.get(state.steps[-1].memory_of, 'Peak memory')}, GiB"
-        drawn.append(chart(title, [Series("peak", thin(memory, _FEW_POINTS), _COLOURS[1])], x_most=most, y_low=0.0))
+        drawn.append(chart(title, [Series("peak", thin(memory, _FEW_POINTS), _COLOURS[1])], x_most=x_end, y_low=0.0))
     return drawn
 
 
 def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Point]:
     """Step and measured value; steps without one are skipped."""
-    return [(float(step.step), value) for step in state.steps if (value := measure(step)) is not None]
+    measured = [(float(step.step), measure(step)) for step in state.steps]
+    return [(step, value) for step, value in measured if value is not None]
 
 
 def learning_rates_by_group(state: JobState) -> dict[str, list[Point]]:
@@ -116,10 +130,11 @@ def learning_rates_by_group(state: JobState) -> dict[str, list[Point]]:
 
 def error_series(state: JobState) -> list[Series]:
     """The character error rate at each checkpoint, by language."""
-    codes = sorted({code for one in state.evaluations for code in one.errors})
+    codes = sorted({code for entry in state.evaluations for code in entry.errors})
     return [
-        Series(job_views.language_name(code), [(float(one.step), one.errors[code]) for one in state.evaluations
-                                               if code in one.errors], _COLOURS[index % len(_COLOURS)], "dots")
+        Series(job_views.language_name(code), [(float(entry.step), entry.errors[code])
+                                               for entry in state.evaluations
+                                               if code in entry.errors], _COLOURS[index % len(_COLOURS)], "dots")
         for index, code in enumerate(codes)
     ]
 
@@ -165,7 +180,7 @@ class SampleSelection:
 
     rows: Sequence[SampleRow]
     steps: Sequence[int]
-    first: int  # with a sample of the new language; in scope `full` the base speaks before it
+    first: int  # the first step with a sample of the new language; in scope `full` the base speaks before it
     best: int | None
     all_rows: int
     all_steps: int
@@ -178,76 +193,88 @@ class SampleSelection:
 def sample_rows(samples: Sequence[SampleGenerated]) -> list[SampleRow]:
     """One row per sentence and voice, the new language first; a sample that a resumed run repeated counts once."""
     unique = {(sample.step, sample.path): sample for sample in samples}
-    found: dict[tuple[str, str, int], dict[int, SampleGenerated]] = {}
+    by_sentence: dict[tuple[str, str, int], dict[int, SampleGenerated]] = {}
+    # Voices are told apart by their order within a step.
     seen = Counter[tuple[int, str, str]]()
     for sample in unique.values():
         key = sample.step, sample.language, sample.text
-        found.setdefault((sample.language, sample.text, seen[key]), {})[sample.step] = sample
+        by_sentence.setdefault((sample.language, sample.text, seen[key]), {})[sample.step] = sample
         seen[key] += 1
     last = max((sample.step for sample in samples), default=0)
     order = list(dict.fromkeys(sample.language for sample in (
         *(sample for sample in samples if sample.step == last), *samples)))
-    rows = [SampleRow(language, text, by_step) for (language, text, _), by_step in found.items()]
+    rows = [SampleRow(language, text, by_step) for (language, text, _), by_step in by_sentence.items()]
     return sorted(rows, key=lambda row: order.index(row.language))
 
 
-def sample_columns(steps: Sequence[int], marked: Collection[int | None], most: int) -> list[int]:
+def sample_columns(steps: Sequence[int], marked: Collection[int | None], limit: int) -> list[int]:
     """Of rising `steps` the first, the newest, those `marked`, and every second, fourth, ... of the others.
 
     A stride that doubles keeps the columns the same while a few more steps come.
     """
     always = {*steps[:1], *steps[-_NEWEST_STEPS:], *(step for step in steps if step in marked)}
     stride = 1
-    while len(always | set(steps[::stride])) > max(most, len(always)):
+    while len(always | set(steps[::stride])) > max(limit, len(always)):
         stride *= 2
     return sorted(always | set(steps[::stride]))
 
 
 def select_samples(state: JobState, everything: bool = False) -> SampleSelection:
     """The samples of a run to show; with `everything`, as many as a page can hold."""
+
     rows = sample_rows(state.samples)
     steps = sorted({step for row in rows for step in row.samples})
+    # The newest mark counts, as a later step may have been better.
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
-    first = min(rows[0].samples) if rows else 0
-    shown, most = rows, max(MAX_STEPS, _MAX_CELLS // max(1, len(rows)))
+    first_step = min(rows[0].samples) if rows else 0
+    listed, limit = rows, max(MAX_STEPS, _MAX_CELLS // max(1, len(rows)))
+
     if not everything:  # the first rows of each language, in equal shares where there are too many
-        most, counts, ranks = MAX_STEPS, Counter[str](), {}
+        limit, counts, ranks = MAX_STEPS, Counter[str](), {}
         for row in rows:
             ranks[id(row)] = counts[row.language]
             counts[row.language] += 1
         chosen = {id(row) for row in sorted(rows, key=lambda row: ranks[id(row)])[:_MAX_ROWS]}
-        shown = [row for row in rows if id(row) in chosen]
-    return SampleSelection(shown, sample_columns(steps, (first, best), most), first, best, len(rows), len(steps))
+        listed = [row for row in rows if id(row) in chosen]
+    return SampleSelection(listed, sample_columns(steps, (first_step, best), limit),
+                           first_step, best, len(rows), len(steps))
 
 
 def sample_grid(state: JobState, everything: bool = False) -> Html:
     """The grid: a header, a row of error rates per language, and a row per sentence."""
     if not state.samples:
         return job_views.empty("Samples appear here at each checkpoint.")
-    shown = select_samples(state, everything)
+    chosen = select_samples(state, everything)
     outcomes = _outcomes(state)
+
+    # The head of each column names the step and what is special about it.
     heads = []
-    for step in shown.steps:
-        badges = [span("badge", "before")] * (step == 0) + [span("badge", "first")] * (step == shown.first)
-        badges += [span("badge busy", "best")] * (step == shown.best)
-        if (outcome := outcomes.get(step)) is not None and outcome.bad:
+    for step in chosen.steps:
+        badges = [span("badge", "before")] * (step == 0) + [span("badge", "first")] * (step == chosen.first)
+        badges += [span("badge busy", "best")] * (step == chosen.best)
+        outcome = outcomes.get(step)
+        if outcome is not None and outcome.bad:
             badges.append(span("badge bad", outcome.label))
-        heads.append(div(_cell_class(step, shown), element("span", f"step {step:,}"), *badges, role="columnheader"))
+        heads.append(div(_cell_class(step, chosen), element("span", f"step {step:,}"), *badges, role="columnheader"))
+
     rows = [div("takes-row takes-head", div("takes-name", "Sentence", role="columnheader"), *heads, role="row")]
-    for language in dict.fromkeys(row.language for row in shown.rows):
-        errors = {one.step: one.errors[language] for one in state.evaluations if language in one.errors}
+    for language in dict.fromkeys(row.language for row in chosen.rows):
+        errors = {entry.step: entry.errors[language] for entry in state.evaluations if language in entry.errors}
         if errors:
             scores = {step: _score(error, step, min(errors.items()))[0] for step, error in errors.items()}
-            cells = [div(_cell_class(step, shown), scores.get(step, "–"), role="cell") for step in shown.steps]
+            cells = [div(_cell_class(step, chosen), scores.get(step, "–"), role="cell") for step in chosen.steps]
             title = div("takes-name", f"All scored sentences, {job_views.language_name(language)}", role="rowheader")
             rows.append(div("takes-row takes-total", title, *cells, role="row"))
-    rows += [_row(state.id, row, shown) for row in shown.rows]
-    grid = div("takes", *rows, role="table", aria_label="Samples by step", style=f"--steps:{len(shown.steps)}")
-    last = outcomes.get(shown.steps[-1]) if shown.steps else None
+
+    rows += [_row(state.id, row, chosen) for row in chosen.rows]
+    grid = div("takes", *rows, role="table", aria_label="Samples by step", style=f"--steps:{len(chosen.steps)}")
+    # The newest step decides whether the run needs an alarm.
+    last = outcomes.get(chosen.steps[-1]) if chosen.steps else None
     alarm = NOTHING if last is None or not last.bad else div(
-        "notice bad", element("strong", f"Step {shown.steps[-1]:,}: {last.label}."),
+        "notice bad", element("strong", f"Step {chosen.steps[-1]:,}: {last.label}."),
         paragraph("The buttons below play what there is: it is not the language."), role="alert")
-    return join((element("h2", "Samples by step"), alarm, _legend(state, shown),
+
+    return join((element("h2", "Samples by step"), alarm, _legend(state, chosen),
                  div("takes-box", grid, data_run=state.id, tabindex=0, role="region",
                      aria_label="Samples by step, scrollable")))
 
@@ -260,10 +287,10 @@ def _outcomes(state: JobState) -> Mapping[int, Learning]:
         return {}
 
 
-def _legend(state: JobState, shown: SampleSelection) -> Html:
+def _legend(state: JobState, chosen: SampleSelection) -> Html:
     """How to play and read the grid, and what it leaves out."""
-    scored = {row.language for row in shown.rows if row.first is not None}
-    languages = list(dict.fromkeys(row.language for row in shown.rows))
+    scored = {row.language for row in chosen.rows if row.first is not None}
+    languages = list(dict.fromkeys(row.language for row in chosen.rows))
     unscored = [job_views.language_name(language) for language in languages if language not in scored]
     texts = ["Click a cell to play it; the arrow keys move between steps and sentences."]
     if scored:
@@ -275,49 +302,52 @@ def _legend(state: JobState, shown: SampleSelection) -> Html:
         texts.append("Base languages have no samples: in this scope their output is bit-identical.")
     elif len(languages) > 1:
         texts.append("The last rows are base languages: check them for drift.")
-    some = [f"{len(part)} of {count} {name}" for part, count, name in (
-        (shown.rows, shown.all_rows, "sentences"), (shown.steps, shown.all_steps, "steps")) if len(part) < count]
-    if some:
-        texts.append(f"Showing {' and '.join(some)}.")
+    omissions = [f"{len(part)} of {count} {name}" for part, count, name in (
+        (chosen.rows, chosen.all_rows, "sentences"), (chosen.steps, chosen.all_steps, "steps")) if len(part) < count]
+    if omissions:
+        texts.append(f"Showing {' and '.join(omissions)}.")
     return paragraph(" ".join(texts), class_="small takes-note")
 
 
-def _cell_class(step: int, shown: SampleSelection) -> str:
+def _cell_class(step: int, chosen: SampleSelection) -> str:
     """The first and the best step stay visible while the grid scrolls."""
-    return "take" + (" is-first" if step == shown.first else " is-best" if step == shown.best else "")
+    return "take" + (" is-first" if step == chosen.first else " is-best" if step == chosen.best else "")
 
 
-def _row(run: str, row: SampleRow, shown: SampleSelection) -> Html:
+def _row(run: str, row: SampleRow, chosen: SampleSelection) -> Html:
     play_all = element("button", "Play all", type="button", class_="turn", aria_pressed="false",
                        title="Play all steps of this sentence") if len(row.samples) > 1 else NOTHING
     name = div("takes-name", div("ends", span("small", job_views.language_name(row.language)), play_all),
                element("span", shortened(row.text), lang=row.language), role="rowheader")
+
     cells = []
-    for step in shown.steps:
+    for step in chosen.steps:
         cell = span("take-none", "–", title="No sample at this step")
-        if sample := row.samples.get(step):
+        sample = row.samples.get(step)
+        if sample:
             score, label = _score(sample.error, step, row.first)
-            # Tab stops at the last step; the arrow keys go on from there
-            # its name is the hidden words and what is seen; the arrow of a change is read by its title
+            # Tab stops at the last step; the arrow keys go on from there.
+            # Its name is the hidden words and what is seen; the arrow of a change is read by its title.
             cell = element("button", span("take-mark", aria_hidden="true"), span("unseen", f"Play step {step:,}, "),
                            score, type="button", class_="hear", aria_pressed="false",
                            data_sound=media.url("runs", run, sample.path),
-                           tabindex=None if step == shown.steps[-1] else -1, title=label)
-        cells.append(div(_cell_class(step, shown), cell, role="cell"))
+                           tabindex=None if step == chosen.steps[-1] else -1, title=label)
+        cells.append(div(_cell_class(step, chosen), cell, role="cell"))
     return div("takes-row", name, *cells, role="row")
 
 
-def _score(error: float | None, step: int, first: tuple[int, float] | None) -> tuple[Html, str]:
+def _score(error: float | None, step: int, first_score: tuple[int, float] | None) -> tuple[Html, str]:
     """A character error rate and its change since `first` (step, error), as HTML and as a label."""
     if error is None:
         return span("take-error unjudged", "no score"), f"step {step:,}, no score"
     share, label = f"{error:.0%}", f"step {step:,}, CER {error:.0%}"
-    if first is None or first[0] == step:
+    if first_score is None or first_score[0] == step:
         return span("take-error", share), label
-    more = round(100 * error) - round(100 * first[1])
-    if not more:
-        return span("take-error", share, element("small", "=")), f"{label}, same as step {first[0]:,}"
-    sign, look = ("↑", "worse") if more > 0 else ("↓", "better")
-    points = "1 point" if abs(more) == 1 else f"{abs(more)} points"
-    return (span("take-error", share, element("small", f"{sign}{abs(more)}", class_=look)),
-            f"{label}, {points} {look} than step {first[0]:,}")
+    # Points are rounded first, so that they agree with the percentages shown.
+    change = round(100 * error) - round(100 * first_score[1])
+    if not change:
+        return span("take-error", share, element("small", "=")), f"{label}, same as step {first_score[0]:,}"
+    sign, look = ("↑", "worse") if change > 0 else ("↓", "better")
+    points = "1 point" if abs(change) == 1 else f"{abs(change)} points"
+    return (span("take-error", share, element("small", f"{sign}{abs(change)}", class_=look)),
+            f"{label}, {points} {look} than step {first_score[0]:,}")

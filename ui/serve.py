@@ -45,14 +45,18 @@ def build(page: Page) -> None:
         start = gr.Button("Serve", variant="primary", size="md", scale=0, min_width=160, elem_id="serve")
         stop = gr.Button("Stop", size="md", scale=0, min_width=110, elem_id="stop-serve")
     notice = gr.HTML(elem_classes="notices")
-    shown = gr.HTML(elem_id="serve-result")
+    server = gr.HTML(elem_id="serve-result")
     command = verb_form.command_fold("serve")
 
     for name, widget in zip(_FIELDS, widgets, strict=True):
         page.live.watch(f"serve.{name}", widget)
-    page.live.panel(model, lambda view: choice_update(offered := _references(page, view), view.follow(
-        "serve.models", view.values["serve.models"], offered, _newest(view))), TAB)
-    page.live.panel(shown, server_view, TAB)
+
+    def model_choices(view: View) -> object:
+        offered = _references(page, view)
+        return choice_update(offered, view.follow("serve.models", view.values["serve.models"], offered, _newest(view)))
+
+    page.live.panel(model, model_choices, TAB)
+    page.live.panel(server, server_view, TAB)
     page.live.panel(command, lambda view: verb_form.command_view(
         page, "serve", _options([view.values[f"serve.{name}"] for name in _FIELDS])), TAB)
     page.live.show_when(stop, lambda view: view.newest("serve"),
@@ -72,10 +76,10 @@ def build(page: Page) -> None:
 
 
 def _options(values: Sequence[Value]) -> ServeOptions:
-    given = dict(zip(_FIELDS, values, strict=True))
-    if not given["models"]:
+    settings = dict(zip(_FIELDS, values, strict=True))
+    if not settings["models"]:
         raise UserError("Model: nothing is chosen.", "Export a run first, or download a base model.")
-    return parse(ServeOptions, {**given, "models": (str(given["models"]),)})
+    return parse(ServeOptions, {**settings, "models": (str(settings["models"]),)})
 
 
 def _references(page: Page, view: View) -> list[str]:
@@ -98,7 +102,8 @@ def server_view(view: View) -> Html:
     held = job_views.job_title(holder) if holder is not None else "nobody"
     facts: list[tuple[str, object]] = []
     example = NOTHING
-    if state.alive and (address := server_address(state)):
+    address = server_address(state) if state.alive else None
+    if address:
         facts += [("Address", address), ("Key", _key_text(state))]
         example = element("pre", curl_command(state, address), class_="command")
     if state.alive:

@@ -63,6 +63,7 @@ def build(page: Page) -> None:
                 paragraph("Lisan trains a text-to-speech model on a new language. The languages it speaks already "
                           "stay exactly as they are, and a certificate proves it."),
             ))
+            # The four choices have a value before the page is first refreshed.
             with gr.Row(elem_classes="grid"):
                 model = gr.Dropdown([(CATALOG[0].title, CATALOG[0].name)], value=CATALOG[0].name,
                                     label="Voice model", filterable=False, elem_id="start-model", min_width=200)
@@ -72,7 +73,8 @@ def build(page: Page) -> None:
                                        elem_id="start-language", min_width=140)
                 length = gr.Dropdown([("Full: 5 min, up to 800 steps", FULL)], value=FULL,
                                      label="Training length", filterable=False, elem_id="start-length", min_width=200)
-            own = _build_own(page, model)
+            own_fields = _build_own(page, model)
+
             about_data = gr.HTML(elem_id="start-data", elem_classes="notices")
             start = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
             with gr.Group(visible=False, elem_classes="confirm") as confirm:
@@ -92,6 +94,7 @@ def build(page: Page) -> None:
                                    min_width=120)
                 further = gr.Button("Train further", size="md", visible=False, elem_id="start-further", min_width=180)
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
+
             curve = gr.HTML(elem_id="start-curve")
     followed = gr.State("")  # the training whose end opens Listen
     shown_run = gr.State("")  # the training whose choices this page has shown
@@ -119,7 +122,7 @@ def build(page: Page) -> None:
         (length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
         (shown_run, lambda view: _id_of(_last_training(shown_chain(view)))),
         (notice, notice_while_running), (start, lambda view: start_button(resolved(view), budget(view))),
-        (own.group, lambda view: gr.update(visible=_is_own(resolved(view)))),
+        (own_fields.group, lambda view: gr.update(visible=_is_own(resolved(view)))),
         (about_data, lambda view: data_view(workspace, resolved(view))),
         (resume, lambda view: resume_button(shown_chain(view))),
         (further, lambda view: further_button(shown_chain(view))),
@@ -128,12 +131,13 @@ def build(page: Page) -> None:
         (curve, loss_curve),
     ):
         live.panel(component, render, "start")
+
     live.panel(stop, lambda view: stop_button(shown_chain(view)), "start")
-    for button, shown in (
+    for button, is_shown in (
         (listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
         (details, lambda states: _training(states) is not None),
     ):
-        live.show_when(button, lambda view: shown_chain(view), shown, "start")
+        live.show_when(button, lambda view: shown_chain(view), is_shown, "start")
 
     def watched_to_the_end(view: View) -> bool:
         """Whether this browser watched the chain on Start until it could be used: Listen is opened then."""
@@ -141,12 +145,14 @@ def build(page: Page) -> None:
         return bool(view.values["followed"] and view.tab == "start" and states
                     and all(state.status == "finished" for state in usable(states)))
 
+    # Listen is opened once for the browser that waited for the training.
     live.panel(page.tabs, lambda view: gr.update(selected="listen") if watched_to_the_end(view) else gr.skip())
     live.panel(page.tab, lambda view: "listen" if watched_to_the_end(view) else gr.skip())
     live.panel(followed, follow)
     live.pending.append(dataset.input(lambda: None, None, None, **QUIET))  # shows the fields of own recordings at once
-    fields = [model, language, dataset, length, *own.fields]
-    started = [notice, short, confirm, longer, followed, page.run, page.pair, length, *own.fields]
+
+    fields = [model, language, dataset, length, *own_fields.fields]
+    started = [notice, short, confirm, longer, followed, page.run, page.pair, length, *own_fields.fields]
 
     def budget_of(chosen: Sequence[object]) -> StepBudget | None:
         names = ("start_model", "start_language", "start_dataset", "start_length")
@@ -158,13 +164,13 @@ def build(page: Page) -> None:
         budget = budget_of(chosen)
         if budget is None or not budget.too_short:
             return start_now(*chosen)
-        more = gr.update(visible=bool(budget.longer), value=f"Train {budget.longer} minutes")
-        return [NOTHING, too_short_notice(budget), gr.update(visible=True), more,
+        train_longer = gr.update(visible=bool(budget.longer), value=f"Train {budget.longer} minutes")
+        return [NOTHING, too_short_notice(budget), gr.update(visible=True), train_longer,
                 *(gr.skip() for _ in started[4:])]
 
     def start_now(*chosen: Any) -> Sequence[object]:
-        first, training, run, pair, *own_values = _start(page, *chosen)
-        return [first, NOTHING, gr.update(visible=False), gr.skip(), training, run, pair, chosen[3], *own_values]
+        start_notice, training, run, pair, *own_values = _start(page, *chosen)
+        return [start_notice, NOTHING, gr.update(visible=False), gr.skip(), training, run, pair, chosen[3], *own_values]
 
     def start_longer(*chosen: Any) -> Sequence[object]:
         budget = budget_of(chosen)
@@ -175,6 +181,7 @@ def build(page: Page) -> None:
     page.on(anyway.click, start_now, fields, started)
     page.on(longer.click, start_longer, fields, started)
     page.on(cancel.click, lambda: [NOTHING, gr.update(visible=False)], [], [notice, confirm])
+
     page.on(stop.click, lambda: _stop(page), [], [notice])
     page.on(resume.click, lambda: _resume(page), [], [notice, followed])
     page.on(further.click, lambda length: _further(page, length), [length], [notice, followed, page.run, page.pair])
@@ -196,10 +203,12 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
 
     A certificate that is still to come does not count: it would hide a newer chain that has failed.
     """
+    # A training that waited for other jobs belongs to a chain.
     trainings = [state for state in states if state.verb == "train" and state.job.after]
     ahead = {name for state in states if state.alive and not state.certifies for name in (state.id, *state.job.after)}
     alive = [_chain_with(state, states) for state in trainings if state.id in ahead]
-    running = [found for found in alive if any(state.status in ("running", "stopping") for state in usable(found))]
+    running = [jobs for jobs in alive if any(state.status in ("running", "stopping") for state in usable(jobs))]
+
     if alive:
         return (running or alive)[0]
     return _chain_with(trainings[0], states) if trainings else []
@@ -210,12 +219,14 @@ def _chain_with(training: JobState, states: Sequence[JobState]) -> list[JobState
 
     The certificate may have been started on another tab.
     """
+    # The chain is followed backwards from its training.
     by_id = {state.id: state for state in states}
-    found = [training]
-    while found[0].job.after and found[0].job.after[0] in by_id:
-        found.insert(0, by_id[found[0].job.after[0]])
-    found += [state for state in reversed(states) if training.id in state.job.after and not state.certifies]
-    return found + [state for state in states if state.certifies == training.id][:1]
+    jobs = [training]
+    while jobs[0].job.after and jobs[0].job.after[0] in by_id:
+        jobs.insert(0, by_id[jobs[0].job.after[0]])
+
+    jobs += [state for state in reversed(states) if training.id in state.job.after and not state.certifies]
+    return jobs + [state for state in states if state.certifies == training.id][:1]
 
 
 def usable(states: Sequence[JobState]) -> list[JobState]:
@@ -277,16 +288,20 @@ def start_button(view: View, budget: StepBudget | None = None) -> object:
     states = shown_chain(view)
     if any(state.alive for state in usable(states)):
         return gr.update(value=f"Training {chain_title(states)}", interactive=False, variant="primary")
+
     chosen = {DEMO: DEMO_DATASET, OWN: view.values["start_own_name"]}.get(view.values["start_dataset"],
                                                                          view.values["start_dataset"])
-    before = [state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == chosen]
-    again = any(state.steps or state.status == "finished" for state in before)
+    trainings = [state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == chosen]
+    again = any(state.steps or state.status == "finished" for state in trainings)
+
     code = _code_of(view.values["start_own_language"]) if _is_own(view) else view.values["start_language"] or "am"
     name = job_views.language_name(code) if code else "my recordings"
+    # A click on the pale button asks whether to train longer.
     if budget is not None and budget.too_short:
         return gr.update(value=f"Train {name}: too short, {budget.fitting:,} of {budget.needed:,} steps",
                          interactive=True, variant="secondary")
-    to_resume = _resumable(states) and any(state in before for state in states)
+
+    to_resume = _resumable(states) and any(state in trainings for state in states)
     return gr.update(value=f"Train {name}{' again' if again else ''}", interactive=True,
                      variant="secondary" if to_resume else "primary")
 
@@ -296,15 +311,19 @@ def data_view(workspace: Workspace, view: View) -> Html:
     name = DEMO_DATASET if view.values["start_dataset"] == DEMO else view.values["start_dataset"]
     if name not in workspace.list_datasets():
         return NOTHING
-    found = records.dataset(workspace, name)
-    if not found.clips or found.duration_s is None:
+    card = records.dataset(workspace, name)
+    if not card.clips or card.duration_s is None:
         return NOTHING
-    held_out = found.held_out_clips or 0
-    lines = [f"{duration_text(found.duration_s)} of speech in {pluralize(found.clips, 'clip')}, {held_out} "
-             f"of them held out ({held_out / found.clips:.0%})."]
-    if found.duration_s < model_info.MIN_TRAIN_SPEECH_S:
+    # The held-out clips choose the best checkpoint, so their number is shown.
+    held_out = card.held_out_clips or 0
+
+    lines = [f"{duration_text(card.duration_s)} of speech in {pluralize(card.clips, 'clip')}, {held_out} "
+             f"of them held out ({held_out / card.clips:.0%})."]
+    if card.duration_s < model_info.MIN_TRAIN_SPEECH_S:
         lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, an hour or more is better.")
+
+    # The last training tells more about the recordings than their amount.
     last = next((state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == name
                  and job_views.learning_of(state)), None)
     failed = last is not None and job_views.learned_nothing(last)
@@ -313,10 +332,13 @@ def data_view(workspace: Workspace, view: View) -> Html:
     if held_out < model_info.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
+
+    # A model cannot learn from texts that belong to other clips.
     match = review.text_match_of(workspace, name)
     if match is not None and match.is_finding:
         lines.append(f"{match.message} {match.hint}")
         failed = failed or match.is_proven
+
     tone = "bad" if failed else "wait" if len(lines) > 1 else "info"
     return div(f"notice {tone}", *map(paragraph, lines), role="alert" if failed else None)
 
@@ -344,7 +366,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
         meant = gr.Radio([], label="Which language is meant?", visible=False, elem_id="own-meant",
                          info="Of the 8,000 languages of ISO 639. For one that is not listed, write a code of your own "
                               "from qaa to qtz.")
-        found = gr.HTML(elem_id="own-found", elem_classes="notices")
+        assessment = gr.HTML(elem_id="own-found", elem_classes="notices")
         any_script = gr.Checkbox(False, label="Accept any script", visible=False, elem_id="own-any-script")
         clean = gr.Checkbox(True, label="Clean up", elem_id="own-clean",
                             info="Cuts the silence at the ends of the clips, and takes out of the texts what is not "
@@ -360,23 +382,24 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
     def look(source: str | None, language: str, name: str, model: str) -> Sequence[object]:
         source, code = (source or "").strip(), _code_of(language)
         question = bool(source and code) and source_preview.script_question(source, code)
-        shown = dataset_tab.look(page, source, code)
-        if source and "data-assessment" in shown:
+        detected = dataset_tab.look(page, source, code)
+        if source and "data-assessment" in detected:
             uploads.start_reproduction(page, model or CATALOG[0].name, source, code)
-        return [shown, gr.update(visible=bool(question)),
+        return [detected, gr.update(visible=bool(question)),
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
-        found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
+        report, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
         if remaining is not None:  # refused
-            return [found, gr.skip(), gr.skip(), saved, remaining]
+            return [report, gr.skip(), gr.skip(), saved, remaining]
         return [*look(str(saved), language, name, model), saved, remaining]
 
-    page.on(upload.upload, take, [upload, language, name, model], [found, any_script, name, source, upload],
+    page.on(upload.upload, take, [upload, language, name, model], [assessment, any_script, name, source, upload],
             files=True)
     def suggest(language: str | None) -> Sequence[object]:
         """Languages that may be meant by what was typed; none where it names one."""
         text = (language or "").strip()
+        # A name or code that is understood needs no question.
         codes = [] if not text or code_of(text) or _is_private(text) else find_languages(text)
         return [NOTHING, gr.update(choices=[(language_title(code), code) for code in codes], value=None,
                                    visible=bool(codes))]
@@ -386,7 +409,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
     page.on(meant.input, lambda code: [NOTHING, code, gr.update(visible=False)], [meant],
             [language_notice, language, meant])
     for event in (source.submit, source.blur, language.change, model.input):
-        page.on(event, look, [source, language, name, model], [found, any_script, name])
+        page.on(event, look, [source, language, name, model], [assessment, any_script, name])
     return _OwnFields(group, (source, name, language, any_script, clean))
 
 
@@ -417,7 +440,8 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     languages.check_new(options.dataset, options.language, base,
                         model_info.spoken_languages(workspace, model) if ":" in model else ())
     source_preview.preview(options.source, options.language)
-    if not any_script and (question := source_preview.script_question(options.source, options.language)):
+    question = "" if any_script else source_preview.script_question(options.source, options.language)
+    if question:
         raise UserError(question, "Correct the language, or tick “Accept any script”.")
     return options
 
@@ -442,16 +466,20 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
     states = page.live.board.states()
     if any(state.alive for state in usable(chain_of(states))):
         raise UserError("A training is running already.", "Wait for it, or stop it first.")
-    own = None
+
+    prepare = None
     if dataset == OWN:
-        own = own_recordings(page.workspace, model, source or "", name or "", own_language or "", any_script, clean)
-        language, dataset = own.language, own.dataset
-    options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), own)
-    made = job_chains.create_chain(page.workspace, options)
-    training = made[-1]
+        prepare = own_recordings(page.workspace, model, source or "", name or "", own_language or "", any_script, clean)
+        language, dataset = prepare.language, prepare.dataset
+
+    options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), prepare)
+    jobs = job_chains.create_chain(page.workspace, options)
+    training = jobs[-1]
+
+    # The comparison and the certificate wait for the training.
     compared = comparison_options(page.workspace, options, training.id)
     comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
-    for job in (*made, comparison, job_chains.create_certify_job(training)):
+    for job in (*jobs, comparison, job_chains.create_certify_job(training)):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
             page.show(training.id), page.show(comparison.id), "", "", None, False, True]
@@ -483,28 +511,29 @@ def further_button(states: Sequence[JobState]) -> object:
 def further_options(workspace: Workspace, states: Sequence[JobState], length: str,
                     gpus: Sequence[Gpu] = ()) -> TrainOptions:
     """Options of a new training of this length from the weights of the chain's last one, otherwise with its options."""
-    before = _last_training(states)
-    if before is None:
+    training = _last_training(states)
+    if training is None:
         raise UserError("There is no training to continue.", "Train first.")
-    settings = before.job.settings
-    one = model_info.family_of_extension(workspace, str(settings.get("extension", "")))
-    _, asked = training_options(workspace, one, str(settings.get("dataset", "")), length, gpus)
-    length_of = {name: getattr(asked, name) for name in ("steps", "max_minutes", "checkpoint_every")}
-    return parse_options(TrainOptions, {**settings, **length_of, "init_from": f"run:{before.id}"})
+    # The new training differs from the last one in its length alone.
+    settings = training.job.settings
+    family = model_info.family_of_extension(workspace, str(settings.get("extension", "")))
+    _, length_options = training_options(workspace, family, str(settings.get("dataset", "")), length, gpus)
+    length_of = {name: getattr(length_options, name) for name in ("steps", "max_minutes", "checkpoint_every")}
+    return parse_options(TrainOptions, {**settings, **length_of, "init_from": f"run:{training.id}"})
 
 
 def _further(page: Page, length: str) -> Sequence[object]:
     states = chain_of(page.live.board.states())
     options = further_options(page.workspace, states, length, page.gpus())
     requirements.check_requirements(page.workspace, "train", options)
-    made = [create_job(page.workspace, "train", options, after=(_id_of(_last_training(states)),))]
+    jobs = [create_job(page.workspace, "train", options, after=(_id_of(_last_training(states)),))]
     for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
-        again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{made[0].id}"})
-        made.append(create_job(page.workspace, "compare", again, after=(made[0].id,)))
-    for job in (*made, job_chains.create_certify_job(made[0])):
+        again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{jobs[0].id}"})
+        jobs.append(create_job(page.workspace, "compare", again, after=(jobs[0].id,)))
+    for job in (*jobs, job_chains.create_certify_job(jobs[0])):
         control.start(job)
-    return [job_views.notice("Training started on the weights of the last one."), made[0].id, page.show(made[0].id),
-            page.show(made[-1].id) if len(made) > 1 else gr.skip()]
+    return [job_views.notice("Training started on the weights of the last one."), jobs[0].id, page.show(jobs[0].id),
+            page.show(jobs[-1].id) if len(jobs) > 1 else gr.skip()]
 
 
 def follow(view: View) -> str:
@@ -549,16 +578,19 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
         return view
     model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
     steps, minutes = (training.job.settings.get(name) for name in ("steps", "max_minutes"))
+    # The length is read back from the options, which do not name it.
     quick = steps == _quick(_family_or_first(workspace, model)).steps
-    timed = next((one for one in MINUTES if steps == ANY_STEPS and minutes == float(one)), FULL)
+    timed = next((length for length in MINUTES if steps == ANY_STEPS and minutes == float(length)), FULL)
     chosen = {"start_length": QUICK if quick else timed} | ({"start_model": model} if model else {})
+
+    # A dataset that is still being prepared has no language yet; its job has one.
     dataset = str(training.job.settings.get("dataset", ""))
     if dataset == DEMO_DATASET:
         chosen |= {"start_dataset": DEMO, "start_language": "am"}
     elif dataset in workspace.list_datasets():
         chosen |= {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
-    elif made := [state for state in states if state.alive and _makes(state, dataset)]:
-        chosen |= {"start_dataset": dataset, "start_language": str(made[0].job.settings.get("language", ""))}
+    elif preparing := [state for state in states if state.alive and _makes(state, dataset)]:
+        chosen |= {"start_dataset": dataset, "start_language": str(preparing[0].job.settings.get("language", ""))}
     return replace(view, values={**view.values, **chosen})
 
 
@@ -571,19 +603,22 @@ def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
 
 def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[str, str]]:
     """Label and name of each base model, in the workspace or to download; then of runs and exports to build upon."""
-    there = workspace.list_models()
-    missing = [one for one in CATALOG if one.name not in there and not one.licences]  # those are accepted in Model
-    labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
-    for name in there:
+    present = workspace.list_models()
+    # Models with licences are downloaded on the Model tab, where these are accepted.
+    absent = [entry for entry in CATALOG if entry.name not in present and not entry.licences]
+    labels = {entry.name: f"{entry.title} ({f'{entry.size} download' if entry.variants else 'included'})"
+              for entry in absent}
+    for name in present:
         with suppress(UserError):  # damaged, as the Model tab says
-            one = family_of_model(workspace, name)
-            labels[name] = one.title if name == one.name else f"{one.title}: {name}"
-    order = [one.name for one in CATALOG]
+            family = family_of_model(workspace, name)
+            labels[name] = family.title if name == family.name else f"{family.title}: {name}"
+
+    order = [entry.name for entry in CATALOG]
     bases = [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
     return [*bases, *(  # such as `Built-in tiny model with Amharic (export:tiny-am)`
-        (f"{one.family} with {', '.join(map(job_views.language_name, one.codes))} ({one.model.reference})",
-         one.model.reference) for one in verb_form.extendable(workspace, jobs))]
+        (f"{model.family} with {', '.join(map(job_views.language_name, model.codes))} ({model.model.reference})",
+         model.model.reference) for model in verb_form.extendable(workspace, jobs))]
 
 
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
@@ -595,32 +630,34 @@ def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
 
 def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
     """Amharic, which has built-in recordings, and the language of each dataset; hidden beside own recordings."""
-    spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
-    everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
+    languages_by_model = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
+    everywhere = set.intersection(*languages_by_model) if languages_by_model else set()  # their datasets are for replay
     chosen = view.values.get("start_model", "")
     if ":" in chosen:  # a language that it has is not added again
         everywhere |= set(model_info.spoken_languages(workspace, chosen))
+
+    # Languages of recordings that are being imported are offered already.
     preparing = {str(state.job.settings.get("language", "")) for state in view.jobs
                  if state.verb == "prepare" and state.alive}
-    prepared = {found.language for found in records.datasets(workspace) if found.language}
+    prepared = {dataset.language for dataset in records.datasets(workspace) if dataset.language}
     codes = {code for code in {"am"} | preparing | prepared if code and not set(code.split(",")) & everywhere}
-    made = [(job_views.language_name(code), code) for code in sorted(codes)]
-    return {**choice_update(made, view.values["start_language"]), "visible": not _is_own(view)}
+    titled = [(job_views.language_name(code), code) for code in sorted(codes)]
+    return {**choice_update(titled, view.values["start_language"]), "visible": not _is_own(view)}
 
 
 def dataset_choices(workspace: Workspace, view: View) -> object:
     """Own recordings; the demo for Amharic, and every dataset of the language that is prepared or being so."""
     language, current = view.values["start_language"] or "am", view.values["start_dataset"]
     offered = [(DEMO_LABEL, DEMO)] if language == "am" else []
-    there = workspace.list_datasets()
+    datasets = workspace.list_datasets()
     offered += [
-        (found.name if found.clips is None else f"{found.name} ({pluralize(found.clips, 'clip')})", found.name)
-        for found in records.datasets(workspace) if found.language == language and found.name != DEMO_DATASET
+        (card.name if card.clips is None else f"{card.name} ({pluralize(card.clips, 'clip')})", card.name)
+        for card in records.datasets(workspace) if card.language == language and card.name != DEMO_DATASET
     ]
     preparing = [state for state in view.jobs
                  if state.verb == "prepare" and state.job.settings.get("language") == language]
     offered += [(f"{name} (being prepared)", name) for state in preparing if state.alive
-                and (name := str(state.job.settings.get("dataset", ""))) not in (*there, DEMO_DATASET)]
+                and (name := str(state.job.settings.get("dataset", ""))) not in (*datasets, DEMO_DATASET)]
     if current not in [name for _, name in offered] and not any(_makes(state, current) for state in view.jobs):
         current = offered[0][1] if offered and current != OWN else OWN
     return choice_update([(OWN_LABEL, OWN), *offered], current)
@@ -632,13 +669,13 @@ def _makes(state: JobState, dataset: str) -> bool:
 
 def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
     """Training lengths in minutes and in the steps that fit into them, where a step was timed on this machine."""
-    one = _family_or_first(workspace, view.values["start_model"])
-    made = []
+    family = _family_or_first(workspace, view.values["start_model"])
+    offered = []
     for length in (FULL, QUICK, *MINUTES):
-        preset, options = training_options(workspace, one, view.values.get("start_dataset", ""), length, gpus)
+        preset, options = training_options(workspace, family, view.values.get("start_dataset", ""), length, gpus)
         name = {FULL: "Full" if options.max_minutes else f"Preset {preset}", QUICK: "Quick test"}.get(length, "")
-        made.append((length_title(name, options, step_seconds(workspace, view, options, gpus)), length))
-    return _choices(made, view.values.get("start_length", ""))
+        offered.append((length_title(name, options, step_seconds(workspace, view, options, gpus)), length))
+    return _choices(offered, view.values.get("start_length", ""))
 
 
 @dataclass(frozen=True)
@@ -649,7 +686,7 @@ class StepBudget:
     needed: int
     step_s: float
     longer: str = ""  # a length in minutes that is not too short; empty if none is
-    longer_steps: int = 0  # that fit into it
+    longer_steps: int = 0  # steps that fit into it
 
     @property
     def too_short(self) -> bool:
@@ -669,20 +706,23 @@ def step_budget(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> S
     length = view.values.get("start_length", FULL)
     if length == QUICK:
         return None
-    one, dataset = _family_or_first(workspace, view.values["start_model"]), view.values.get("start_dataset", "")
-    needed = training_options(workspace, one, dataset, FULL, gpus)[1].steps
+    family, dataset = _family_or_first(workspace, view.values["start_model"]), view.values.get("start_dataset", "")
+    # The preset's number of steps is the measure of enough.
+    needed = training_options(workspace, family, dataset, FULL, gpus)[1].steps
 
     def fitting(length: str) -> int | None:
-        options = training_options(workspace, one, dataset, length, gpus)[1]
+        options = training_options(workspace, family, dataset, length, gpus)[1]
         step_s = step_seconds(workspace, view, options, gpus)
         if step_s is None:
             return None
         return min(options.steps, int(60 * options.max_minutes / step_s)) if options.max_minutes else options.steps
 
     chosen = fitting(length)
-    step_s = step_seconds(workspace, view, training_options(workspace, one, dataset, length, gpus)[1], gpus)
+    step_s = step_seconds(workspace, view, training_options(workspace, family, dataset, length, gpus)[1], gpus)
     if chosen is None or step_s is None:
         return None
+
+    # Of the lengths that suffice, the shortest is suggested.
     by_minutes = {minutes: fitting(minutes) or 0 for minutes in MINUTES}
     enough = [minutes for minutes, steps in by_minutes.items() if steps >= needed]
     better = [minutes for minutes, steps in by_minutes.items() if steps >= LEAST_SHARE * needed]
@@ -727,43 +767,51 @@ def step_seconds(workspace: Workspace, view: View, options: TrainOptions, gpus: 
 
 def _timed(workspace: Workspace, jobs: Sequence[JobState], model: str) -> dict[tuple[str, int], float]:
     """Seconds of a step of a model by device and batch, of the last such job that ended."""
-    found: dict[tuple[str, int], float] = {}
-    fitting: dict[object, bool] = {}  # by extension
+    seconds_by_batch: dict[tuple[str, int], float] = {}
+    fitting: dict[object, bool] = {}  # whether the extension is of this model, by extension
     for state in jobs:
         extension = state.job.settings.get("extension", _EXTENSION)
+        # Steps are as fast in every extension of the same model.
         if state.verb in ("train", "preflight") and not state.alive and isinstance(extension, str):
             if extension not in fitting:
                 fitting[extension] = False
-                with suppress(UserError):  # one of them was deleted since
+                with suppress(UserError):  # the extension or its model was deleted since
                     fitting[extension] = model_info.model_of_extension(workspace, extension) == model_info.base_of(
                         workspace, model)
+
+            # A step's time depends on device and batch.
             batch = _batch_of(state.job) if fitting[extension] else None
-            if batch is None or (key := (state.job.device, batch)) in found:
+            if batch is None:
                 continue
+            key = state.job.device, batch
+            if key in seconds_by_batch:
+                continue
+
+            # A preflight measures a step; a training with enough steps shows its mean.
             timed = (state.result or {}).get("seconds_a_step") if state.verb == "preflight" else None
             if not isinstance(timed, int | float) and len(state.steps) >= _TIMED_STEPS:
                 timed = state.steps[-1].seconds / max(1, state.steps[-1].step)
             if isinstance(timed, int | float) and 0 < timed < _LONGEST_STEP_S:
-                found[key] = float(timed)
-    return found
+                seconds_by_batch[key] = float(timed)
+    return seconds_by_batch
 
 
 @lru_cache(1 << 14)
 def _batch_of(job: Job) -> int | None:
     """The batch of a training or preflight, whose options never change; None for those of another version."""
     try:
-        made = parse_options(TrainOptions, job.settings)
+        options = parse_options(TrainOptions, job.settings)
     except UserError:
         return None
-    return made.batch_size * made.gradient_accumulation
+    return options.batch_size * options.gradient_accumulation
 
 
-def training_options(workspace: Workspace, one: CatalogEntry, dataset: str, length: str,
+def training_options(workspace: Workspace, family: CatalogEntry, dataset: str, length: str,
                      gpus: Sequence[Gpu]) -> tuple[str, TrainOptions]:
     """The title of the preset, and the options of a training of this length."""
     if length == QUICK:
-        return "", _quick(one)
-    preset = chosen_preset(workspace, one, dataset, gpus)
+        return "", _quick(family)
+    preset = chosen_preset(workspace, family, dataset, gpus)
     if length not in MINUTES:
         return preset.title, preset.options
     return preset.title, preset.options.model_copy(update={"steps": ANY_STEPS, "max_minutes": float(length)})
@@ -796,16 +844,16 @@ def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
         return CATALOG[0]
 
 
-def chosen_preset(workspace: Workspace, one: CatalogEntry, dataset: str,
+def chosen_preset(workspace: Workspace, family: CatalogEntry, dataset: str,
                   gpus: Sequence[Gpu]) -> model_info.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
     speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
-    return model_info.fit_preset(one.name, speech, gpus)
+    return model_info.fit_preset(family.name, speech, gpus)
 
 
-def _quick(one: CatalogEntry) -> TrainOptions:
+def _quick(family: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
-    return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
+    return model_info.preset(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -818,31 +866,36 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     if not dataset:
         raise UserError(f"There are no recordings in {job_views.language_name(language)} yet.",
                         "Choose “My own recordings”, or prepare a dataset on the Data tab.")
-    one, stem = family_of_model(workspace, model), verb_form.model_stem(workspace, model)
+
+    family, stem = family_of_model(workspace, model), verb_form.model_stem(workspace, model)
+    # Prepared recordings are taken as they are; own ones are imported first.
     picked: dict[str, Any] = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     if own is not None and own.dataset not in workspace.list_datasets():
         picked |= {"source": own.source, "any_script": own.any_script, "keep_edges": own.keep_edges,
                    "remove_unspoken": own.remove_unspoken}
-    _, train = training_options(workspace, one, dataset, length, gpus)
+
+    _, train = training_options(workspace, family, dataset, length, gpus)
     train = train.model_copy(update={"mismatch_action": "stop"})  # nobody may be there to read a warning
     if dataset in workspace.list_datasets():
         check_texts_match(workspace, dataset, "stop")
-    made = job_chains.ChainOptions(
-        model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),
+
+    options = job_chains.ChainOptions(
+        model=model, model_present=":" in model or (bool(family.variants) and model in workspace.list_models()),
         language=language,
         extended_name=f"{stem}-{verb_form.in_a_name(language)}" if ":" in model else "",
         rules=",".join(filter(text_rules.ships, language.split(","))),
-        merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
-    return replace(made, extended_name=_free_name(workspace, made, states))
+        merges=model_info.preset(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+    return replace(options, extended_name=_free_name(workspace, options, states))
 
 
 def _free_name(workspace: Workspace, options: job_chains.ChainOptions, states: Sequence[JobState]) -> str:
     """A free name for tokenizer and extension: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
-    first = options.extended
-    names = (first, f"{verb_form.model_stem(workspace, options.model)}-{options.dataset}"[:60].rstrip("._-"))
+    preferred = options.extended
+    # The shortest free name is the easiest to recognise.
+    names = (preferred, f"{verb_form.model_stem(workspace, options.model)}-{options.dataset}"[:60].rstrip("._-"))
     for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
         if not _taken(workspace, replace(options, extended_name=name), states):
-            return options.extended_name if name == first else name
+            return options.extended_name if name == preferred else name
     raise AssertionError("there is always another number")
 
 

@@ -68,19 +68,21 @@ class Measurements:
             running.join(patience_s)
         self._due = 0.0
         self.latest()
-        if thread := self._thread:
+        thread = self._thread
+        if thread:
             thread.join(patience_s)
 
     def _measure(self) -> None:
         began, fault = time.monotonic(), "unexpected error, see the app's log"
         try:
-            before, self._latest = self._latest, storage.take_inventory(self._workspace, self._board.states())
+            previous, self._latest = self._latest, storage.take_inventory(self._workspace, self._board.states())
             fault = ""
-            if before is None or (before.items, before.deleted) != (self._latest.items, self._latest.deleted):
+            if previous is None or (previous.items, previous.deleted) != (self._latest.items, self._latest.deleted):
                 os.utime(self._workspace.cache)  # the page asks for the times of these folders (`workspace_mark`)
         except (OSError, UserError) as error:
             fault = str(error).rstrip(".")
         finally:
+            # The next measurement waits longer if this one took long.
             ended = time.monotonic()
             with self._guard:
                 self._fault, self._thread = fault, None
@@ -92,6 +94,7 @@ def build(page: Page) -> None:
     verb_form.tab_header(
         "Storage", "Sizes as they are on the disk, and what depends on what. Deleting moves into the bin, from which "
         "everything can be restored until you empty it.")
+
     live, sizes = page.live, Measurements(page.workspace, page.live.board)
     summary = gr.HTML(elem_id="storage-summary")
     live.panel(summary, lambda _view: summary_view(sizes.latest(), page.workspace), "storage")
@@ -100,29 +103,31 @@ def build(page: Page) -> None:
     live.watch("storage.kind", kind)
     items = gr.HTML(elem_id="storage-items")
     live.panel(items, lambda view: items_view(sizes.latest(), page.workspace, view), "storage")
+
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="To delete", multiselect=True, elem_id="storage-item", scale=4,
                              info="Items that depend on it are shown before anything is deleted.")
         delete = gr.Button("Delete", variant="stop", size="md", scale=0, min_width=110, elem_id="storage-delete")
     notice = gr.HTML(elem_classes="notices", elem_id="storage-notice")
     detail = gr.HTML(elem_id="storage-detail")
+
     live.panel(chosen, lambda view: gr.update(choices=deletable(sizes.latest(), view)), "storage")
 
     def show_detail(references: Sequence[str] | None) -> Sequence[object]:
-        return [detail_view(sizes.latest(), [storage.parse(one) for one in references or ()])]
+        return [detail_view(sizes.latest(), [storage.parse(reference) for reference in references or ()])]
 
     def delete_items(references: Sequence[str] | None) -> Sequence[object]:
         if not references:
             raise UserError("Nothing is chosen.", "Choose what to delete under To delete.")
-        done, board = list[str](), page.live.board
-        found = storage.find_dependencies(page.workspace, board.states())  # once: there may be thousands of runs
+        deleted, board = list[str](), page.live.board
+        dependencies = storage.find_dependencies(page.workspace, board.states())  # read once, as there may be many runs
         try:
-            for one in references:
-                storage.delete(page.workspace, storage.parse(one), board, found)
-                done.append(one)
+            for reference in references:
+                storage.delete(page.workspace, storage.parse(reference), board, dependencies)
+                deleted.append(reference)
         except UserError as error:
-            before = f" Before it went into the bin: {', '.join(done)}." if done else ""
-            raise UserError(f"{error.message}{before}", error.hint) from error
+            already = f" Before it went into the bin: {', '.join(deleted)}." if deleted else ""
+            raise UserError(f"{error.message}{already}", error.hint) from error
         finally:
             sizes.renew()
         return [job_views.notice(f"In the bin: {', '.join(references)}. Restore it below."), gr.update(value=[])]
@@ -148,11 +153,12 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
     page.live.watch("storage.entry", entry)
 
     def entries(view: View) -> object:
-        found = {one.reference: f"{one.item.reference}, deleted {job_views.clock(one.deleted)}"
-                 for one in storage.list_deleted(page.workspace)}
+        deleted = {bin_entry.reference: f"{bin_entry.item.reference}, deleted {job_views.clock(bin_entry.deleted)}"
+                   for bin_entry in storage.list_deleted(page.workspace)}
+        # The chosen entry stays while it is in the bin.
         current = view.values["storage.entry"]
-        return gr.update(choices=[(title, name) for name, title in found.items()],
-                         value=current if current in found else next(iter(found), None))
+        return gr.update(choices=[(title, name) for name, title in deleted.items()],
+                         value=current if current in deleted else next(iter(deleted), None))
 
     page.live.panel(entry, entries, "storage")
 
@@ -164,14 +170,14 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
         return [job_views.notice(f"Restored: {item.reference}.", "good")]
 
     def empty_all(is_sure: bool) -> Sequence[object]:
-        found = storage.list_deleted(page.workspace)
-        if found and not is_sure:
-            raise UserError(f"The bin holds {len(found)} of your items; emptying cannot be undone.",
+        deleted = storage.list_deleted(page.workspace)
+        if deleted and not is_sure:
+            raise UserError(f"The bin holds {len(deleted)} of your items; emptying cannot be undone.",
                             "Tick the box above, then press again.")
         count = storage.empty_bin(page.workspace)
         sizes.renew()
-        done = f"{count} removed for good." if count else "The bin was empty."
-        return [job_views.notice(done), False]
+        message = f"{count} removed for good." if count else "The bin was empty."
+        return [job_views.notice(message), False]
 
     page.on(restore.click, restore_entry, [entry], [notice])
     page.on(empty.click, empty_all, [sure], [notice, sure])
@@ -210,9 +216,10 @@ def _save_archive(page: Page, path: str | None) -> Sequence[object]:
 def packable(workspace: Workspace, view: View) -> Iterator[str]:
     """Exports, then trainings with a checkpoint that have ended."""
     ended = [state for state in view.jobs if not state.alive]
-    found = catalog.list_references(workspace, ended)
-    yield from (one.reference for one in found if one.kind == "export")
-    yield from (one.reference for one in found if one.kind == "run")
+    # A run that is still training could change while it is packed.
+    references = catalog.list_references(workspace, ended)
+    yield from (reference.reference for reference in references if reference.kind == "export")
+    yield from (reference.reference for reference in references if reference.kind == "run")
 
 
 def packed_view(view: View) -> Html:
@@ -220,55 +227,63 @@ def packed_view(view: View) -> Html:
     state = view.newest("pack")
     if state is None:
         return job_views.empty("The archive appears here, to be downloaded.")
-    done = [one for one in view.jobs if one.verb == "pack" and one.status == "finished" and one.result]
-    rows = [(element("a", str(one.result["archive"]), href=media.archive_url(one.id), download=True),
-             size_text(float(one.result.get("bytes") or 0)), str(one.result.get("missing") or "nothing"))
-            for one in done[:MOST_ARCHIVES] if one.result]
+    packings = [job for job in view.jobs if job.verb == "pack" and job.status == "finished" and job.result]
+    rows = [(element("a", str(job.result["archive"]), href=media.archive_url(job.id), download=True),
+             size_text(float(job.result.get("bytes") or 0)), str(job.result.get("missing") or "nothing"))
+            for job in packings[:MOST_ARCHIVES] if job.result]
     return join((job_views.job_card(state) if state.status != "finished" else NOTHING,
                  table(("Archive", "Size", "Not in it"), rows) if rows else NOTHING))
 
 
-def summary_view(found: Inventory | None, workspace: Workspace) -> Html:
+def summary_view(inventory: Inventory | None, workspace: Workspace) -> Html:
     """Count and size of each kind, of the bin, and of everything."""
-    if found is None:
+    if inventory is None:
         return job_views.empty("The sizes are being measured.")
+
     rows = []
     for kind, title in TITLES.items():
-        usages = [usage for item, usage in found.items.items() if item.kind == kind]
+        usages = [usage for item, usage in inventory.items.items() if item.kind == kind]
         if usages:
-            rows.append((title, str(len(usages)), size_text(sum(one.size for one in usages)), _ABOUT.get(kind, "")))
-    if found.deleted:
-        rows.append(("Bin", str(len(found.deleted)), size_text(sum(one.size for one in found.deleted.values())),
+            rows.append((title, str(len(usages)), size_text(sum(usage.size for usage in usages)), _ABOUT.get(kind, "")))
+
+    if inventory.deleted:
+        rows.append(("Bin", str(len(inventory.deleted)),
+                     size_text(sum(usage.size for usage in inventory.deleted.values())),
                      "Empty it to free this space."))
-    return join((job_views.facts([("Total", size_text(found.total)),
+
+    return join((job_views.facts([("Total", size_text(inventory.total)),
                                   ("Free on the disk", size_text(workspace.free_bytes()))]),
                  table(("Kind", "Items", "Size", ""), rows),
                  paragraph("In the total, files that several items share are counted once.", class_="small")))
 
 
-def items_view(found: Inventory | None, workspace: Workspace, view: View) -> Html:
+def items_view(inventory: Inventory | None, workspace: Workspace, view: View) -> Html:
     """The items of the chosen kind, the largest first."""
-    if found is None:
+    if inventory is None:
         return NOTHING
     kind = view.values.get("storage.kind") or "dataset"
-    listed = _largest(found, kind)
+    listed = _largest(inventory, kind)
     if not listed:
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
+
+    # Rows of runs tell the state of their jobs.
     states = {state.id: state for state in view.jobs}
+    # A run that learned nothing is marked red, as it may be deleted first.
     red = {name for name, state in states.items() if kind == "run" and job_views.learned_nothing(state)}
     rows = [(item.name, join((about(workspace, item, states), " ", job_views.badge(states[item.name])))
              if item.name in red else about(workspace, item, states), size_text(usage.size),
              size_text(usage.freed), job_views.clock(usage.changed),
-             users_line(found, item)) for item, usage in listed[:MOST_LISTED]]
-    rest = len(listed) - MOST_LISTED
-    more = paragraph(f"{rest} smaller ones are not shown; python -m scripts.storage list --kind {kind} --all prints "
-                     "them.", class_="small") if rest > 0 else NOTHING
-    return join((table(("Name", "About", "Size", "Frees", "Changed", "Used by"), rows), more))
+             users_line(inventory, item)) for item, usage in listed[:MOST_LISTED]]
+
+    surplus = len(listed) - MOST_LISTED
+    note = paragraph(f"{surplus} smaller ones are not shown; python -m scripts.storage list --kind {kind} --all prints "
+                     "them.", class_="small") if surplus > 0 else NOTHING
+    return join((table(("Name", "About", "Size", "Frees", "Changed", "Used by"), rows), note))
 
 
-def _largest(found: Inventory, kind: str) -> list[tuple[Item, Usage]]:
-    return sorted(((item, usage) for item, usage in found.items.items() if item.kind == kind),
-                  key=lambda one: (-one[1].size, one[0].name))
+def _largest(inventory: Inventory, kind: str) -> list[tuple[Item, Usage]]:
+    return sorted(((item, usage) for item, usage in inventory.items.items() if item.kind == kind),
+                  key=lambda entry: (-entry[1].size, entry[0].name))
 
 
 def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
@@ -280,52 +295,55 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
         return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
                 f"({job_views.status_title(state)})")
     if item.kind == "dataset":
-        found = records.dataset(workspace, item.name)
-        clips = pluralize(found.clips, "clip") if found.clips is not None else ""
-        return ", ".join(part for part in (job_views.language_name(found.language), clips) if part)
+        dataset = records.dataset(workspace, item.name)
+        clips = pluralize(dataset.clips, "clip") if dataset.clips is not None else ""
+        return ", ".join(part for part in (job_views.language_name(dataset.language), clips) if part)
     return ""
 
 
-def users_line(found: Inventory, item: Item) -> str:
+def users_line(inventory: Inventory, item: Item) -> str:
     """Such as "2 runs, 1 export"."""
-    users = {one.user for one in found.by_item.get(item, ())}
-    counts = {kind: sum(one.kind == kind for one in users) for kind in KINDS}
+    # An item may be used in several ways, and counts once.
+    users = {use.user for use in inventory.by_item.get(item, ())}
+    counts = {kind: sum(user.kind == kind for user in users) for kind in KINDS}
     return ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items() if count)
 
 
-def deletable(found: Inventory | None, view: View) -> list[tuple[str, str]]:
+def deletable(inventory: Inventory | None, view: View) -> list[tuple[str, str]]:
     """The largest items of the chosen kind, to choose from."""
-    if found is None:
+    if inventory is None:
         return []
-    listed = _largest(found, view.values.get("storage.kind") or "dataset")[:MOST_OFFERED]
+    listed = _largest(inventory, view.values.get("storage.kind") or "dataset")[:MOST_OFFERED]
     return [(f"{item.name} ({size_text(usage.size)})", item.reference) for item, usage in listed]
 
 
-def detail_view(found: Inventory | None, items: Sequence[Item]) -> Html:
+def detail_view(inventory: Inventory | None, items: Sequence[Item]) -> Html:
     """What the chosen items free, and what could no longer be used without them."""
-    if found is None or not items:
+    if inventory is None or not items:
         return NOTHING
-    usages = [found.items.get(item, Usage()) for item in items]
+    usages = [inventory.items.get(item, Usage()) for item in items]
+
     lines = []
     for item in items:
-        for one in found.by_item.get(item, ()):
-            if one.user not in items:
-                lines.append(f"{one.user.reference} {one.how.replace(' it', f' {item.reference}', 1)}.")
-    shown = element("ul", *(element("li", line) for line in lines[:MOST_LISTED]), class_="findings") if lines \
+        for use in inventory.by_item.get(item, ()):
+            if use.user not in items:
+                lines.append(f"{use.user.reference} {use.how.replace(' it', f' {item.reference}', 1)}.")
+
+    uses = element("ul", *(element("li", line) for line in lines[:MOST_LISTED]), class_="findings") if lines \
         else paragraph("Nothing else depends on it.", class_="small")
-    more = paragraph(f"and {len(lines) - MOST_LISTED} more", class_="small") if len(lines) > MOST_LISTED else NOTHING
-    return div("card", element("strong", f"{size_text(sum(one.size for one in usages))}; once the bin is emptied, "
-                               f"{size_text(sum(one.freed for one in usages))} are free."), shown, more)
+    remark = paragraph(f"and {len(lines) - MOST_LISTED} more", class_="small") if len(lines) > MOST_LISTED else NOTHING
+    return div("card", element("strong", f"{size_text(sum(usage.size for usage in usages))}; once the bin is emptied, "
+                               f"{size_text(sum(usage.freed for usage in usages))} are free."), uses, remark)
 
 
-def bin_view(entries: Sequence[BinEntry], found: Inventory | None) -> Html:
+def bin_view(entries: Sequence[BinEntry], inventory: Inventory | None) -> Html:
     """What was deleted, the last first; a size that was not measured yet is a dash."""
     if not entries:
         return job_views.empty("The bin is empty.")
-    sizes = found.deleted if found else {}
+    sizes = inventory.deleted if inventory else {}
     rows = [(entry.item.name, TITLES.get(entry.item.kind, "Checkpoints of runs"),
              size_text(sizes[entry].size) if entry in sizes else "–",
              job_views.clock(entry.deleted)) for entry in entries[:MOST_LISTED]]
-    rest = len(entries) - MOST_LISTED
-    more = paragraph(f"and {rest} more", class_="small") if rest > 0 else NOTHING
-    return join((table(("Name", "Kind", "Size", "Deleted"), rows), more))
+    unlisted = len(entries) - MOST_LISTED
+    remark = paragraph(f"and {unlisted} more", class_="small") if unlisted > 0 else NOTHING
+    return join((table(("Name", "Kind", "Size", "Deleted"), rows), remark))

@@ -24,7 +24,7 @@ from ui.page import Page
 
 TAB = "tokenizer"
 _FIELDS = CompareTokenizersOptions.model_fields
-_SHARED = ("model", "dataset", "rules", "tokenizer_file", "byte_fallback")  # of the tokenizer's form
+_SHARED = ("model", "dataset", "rules", "tokenizer_file", "byte_fallback")  # fields of the tokenizer's form
 _OWN = ("sizes", "sentences", "text")
 _SIZES = " ".join(map(str, CompareTokenizersOptions().sizes))
 _SHADES = (0, 1, MIN_OCCURRENCES, 100, 1000)  # a cell's shade by how often training text has the character
@@ -54,6 +54,7 @@ def build(page: Page) -> None:
                 "tokenizer", "The report appears here: tokens added, characters covered, and the check of the base "
                 "languages.", lambda state: report(page, state)), "tokenizer")
             verb_form.build_damaged(page, "tokenizer", "tokenizer")
+
     build_lab(page, form)
     rules.build(page, form.widget("rules"))
 
@@ -83,9 +84,9 @@ def proof_view(proof: Sequence[records.ProofRow]) -> Html:
     """Sentences of the base languages through both tokenizers."""
     if not proof:
         return NOTHING
-    rows = [(job_views.language_name(one.language), one.text, one.before, one.after,
-             span("badge good", "same ids") if one.same else span("badge bad", "different")) for one in proof]
-    same = sum(one.same for one in proof)
+    rows = [(job_views.language_name(row.language), row.text, row.before, row.after,
+             span("badge good", "same ids") if row.same else span("badge bad", "different")) for row in proof]
+    same = sum(row.same for row in proof)
     return join((
         element("h2", "Base languages"),
         paragraph(f"{same} of {len(proof)} sentences have the same token ids with the base and the new tokenizer. "
@@ -105,8 +106,9 @@ def build_lab(page: Page, form: OptionsForm) -> None:
         with gr.Row(elem_classes="grid"):
             sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
                                elem_id="lab-sizes")
-            most = gr.Number(CompareTokenizersOptions().sentences, label=_FIELDS["sentences"].title, precision=0,
-                             minimum=0, maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
+            sentences = gr.Number(CompareTokenizersOptions().sentences, label=_FIELDS["sentences"].title, precision=0,
+                                  minimum=0, maximum=1000, info=_FIELDS["sentences"].description,
+                                  elem_id="lab-sentences")
         text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
                           info="Optional: paste text of the language, or the path of a text file on this machine. "
                                "Shows which characters the recordings lack, and what to record.")
@@ -115,15 +117,19 @@ def build_lab(page: Page, form: OptionsForm) -> None:
             make = gr.Button("Build recommended", size="md", elem_id="lab-make", visible=False, min_width=140)
         notice = gr.HTML(elem_classes="notices", elem_id="lab-notice")
         command = gr.HTML(elem_id="command-lab")
-        shown = gr.HTML(elem_id="lab-result")
+        result = gr.HTML(elem_id="lab-result")
+
+    # Dataset, model and rules come from the form above, the other options from the accordion.
     chosen = [form.widget(name) for name in _SHARED]
-    for name, widget in zip(_OWN, (sizes, most, text), strict=True):
+    for name, widget in zip(_OWN, (sizes, sentences, text), strict=True):
         page.live.watch(f"lab.{name}", widget)
     page.live.panel(command, lambda view: _command(page, view), TAB)
-    page.live.panel(shown, _shown, TAB)
+    page.live.panel(result, _shown, TAB)
     page.live.panel(make, _offer, TAB)
+
     page.on(start.click, lambda *values: _start(page, *("" if value is None else str(value).strip()
-                                                        for value in values)), [*chosen, sizes, most, text], [notice])
+                                                        for value in values)),
+            [*chosen, sizes, sentences, text], [notice])
     page.on(make.click, lambda: _make(page), [],
             [notice, *(form.widget(name) for name in ("algorithm", "merges", "tokenizer_file", "rules", "tokenizer"))])
 
@@ -133,11 +139,11 @@ def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> Compare
 
     No rules in the form means none here too, as for the tokenizer itself.
     """
-    text, most = pasted_text_path(page, values["text"], keep=keep), values["sentences"]
+    text, limit = pasted_text_path(page, values["text"], keep=keep), values["sentences"]
     return parse(CompareTokenizersOptions, {
         **values, "rules": values["rules"] or NO_RULES, "byte_fallback": values["byte_fallback"] == "True",
         "text": text,
-        "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
+        "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(limit)) if limit else 0})
 
 
 def pasted_text_path(page: Page, text: str, *, keep: bool) -> str:
@@ -173,21 +179,23 @@ def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:
 
 
 def _offer(view: View) -> object:
-    found = _finished(view)
-    if found is None:
+    comparison = _finished(view)
+    if comparison is None:
         return gr.update(visible=False)
-    return gr.update(visible=True, value=f"Build recommended: {found[1].recommendation.name}")
+    return gr.update(visible=True, value=f"Build recommended: {comparison[1].recommendation.name}")
 
 
 def _make(page: Page) -> Sequence[object]:
     """Build the tokenizer that the newest comparison recommends, and show its settings in the form."""
-    found = _finished(View(TAB, {}, tuple(page.live.board.states())))
-    if found is None:
+    comparison = _finished(View(TAB, {}, tuple(page.live.board.states())))
+    if comparison is None:
         raise UserError("There is no finished comparison.", "Compare tokenizers first.")
-    wanted, warning = recommended_options(page, found[1]), rules_warning(page, found[1])
-    started = page.started_notice(page.start("tokenizer", wanted))
-    return [join((started, job_views.notice(warning, "wait"))) if warning else started, wanted.algorithm, wanted.merges,
-            wanted.tokenizer_file, wanted.rules, wanted.tokenizer]
+    # The comparison fixes all options of the tokenizer.
+    options, warning = recommended_options(page, comparison[1]), rules_warning(page, comparison[1])
+    started = page.started_notice(page.start("tokenizer", options))
+    return [join((started, job_views.notice(warning, "wait"))) if warning else started,
+            options.algorithm, options.merges,
+            options.tokenizer_file, options.rules, options.tokenizer]
 
 
 def recommended_options(page: Page, report: TokenizerComparison) -> TokenizerOptions:
@@ -210,8 +218,9 @@ def rules_warning(page: Page, report: TokenizerComparison) -> str:
     if not report.rules:
         raise UserError(f"The comparison used the rules of the tokenizer {report.rules_from}, which are not saved "
                         "under a name.", "Choose text rules above, and compare again.")
-    now = text_rules.load(page.workspace, report.rules)
-    if text_rules.content_hash(now) == report.rules_hash:
+    # A comparison under other rules has other numbers.
+    current_rules = text_rules.load(page.workspace, report.rules)
+    if text_rules.content_hash(current_rules) == report.rules_hash:
         return ""
     owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
     return (f"The rules {report.rules!r}{owner} changed since the comparison. The new tokenizer uses the present "
@@ -223,8 +232,8 @@ def _shown(view: View) -> Html:
     if state is None:
         return job_views.empty("The comparison appears here: coverage, number of tokens, and tokens that are too rare "
                                "in the recordings to train.")
-    found = _finished(view)
-    return join((job_views.job_card(state), lab_report_view(found[1]) if found else NOTHING))
+    comparison = _finished(view)
+    return join((job_views.job_card(state), lab_report_view(comparison[1]) if comparison else NOTHING))
 
 
 def lab_report_view(report: TokenizerComparison) -> Html:
@@ -237,33 +246,37 @@ def lab_report_view(report: TokenizerComparison) -> Html:
 
 def candidates_view(report: TokenizerComparison) -> Html:
     """The candidates as a table, with the recommended one marked."""
+    # The recommended candidate is marked in the table.
     recommended = (" ", span("badge good", "recommended"))
-    rows = [(element("div", one.name, *(recommended if one.name == report.recommendation.name else ())),
-             one.tokens_added or "–", _rare(one), f"{one.characters_covered} of {one.characters}",
-             f"{one.unknown_rate:.1%}" + (f"; {one.given_unknown_rate:.1%} of your text"
-                                          if one.given_unknown_rate is not None else ""),
-             f"{one.tokens_per_character:.2f}",
-             f"{one.tokens_per_second:.1f}", f"{one.over_limit} of {report.texts}") for one in report.candidates]
+
+    rows = [(element("div", entry.name, *(recommended if entry.name == report.recommendation.name else ())),
+             entry.tokens_added or "–", _rare(entry), f"{entry.characters_covered} of {entry.characters}",
+             f"{entry.unknown_rate:.1%}" + (f"; {entry.given_unknown_rate:.1%} of your text"
+                                            if entry.given_unknown_rate is not None else ""),
+             f"{entry.tokens_per_character:.2f}",
+             f"{entry.tokens_per_second:.1f}", f"{entry.over_limit} of {report.texts}") for entry in report.candidates]
     head = ("Candidate", "New rows", "Seen < 10 times", "Characters", "Unknown", "Tokens per character",
             "Tokens per second", f"Over {report.limit} tokens")
-    proven = (f"With the recommended one, {len(report.proven)} base languages keep their token ids: "
-              f"{', '.join(job_views.language_name(code) for code in report.proven)}.")
+
+    preserved = (f"With the recommended one, {len(report.proven)} base languages keep their token ids: "
+                 f"{', '.join(job_views.language_name(code) for code in report.proven)}.")
     name = f" {report.rules}" if report.rules else ""
     owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
     rules_used = f"with the text rules{name}{owner}" if name or owner else "without text rules"
+
     return join((element("h2", "Candidates"), table(head, rows),
                  paragraph(f"{report.texts} texts, {duration_text(report.seconds)} of audio, {rules_used}. "
-                           f"{proven}", class_="small"),
+                           f"{preserved}", class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} skipped"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))
 
 
-def _rare(one: TokenizerCandidate) -> Html | str:
-    if not one.rare:
-        return "none" if one.name != BASE else "–"
-    pieces = " ".join(f"{text} {count}" for text, count in one.rare_pieces)
-    more = " …" if one.rare > len(one.rare_pieces) else ""
-    return element("details", element("summary", str(one.rare)), paragraph(pieces + more, class_="small"))
+def _rare(entry: TokenizerCandidate) -> Html | str:
+    if not entry.rare:
+        return "none" if entry.name != BASE else "–"
+    pieces = " ".join(f"{text} {count}" for text, count in entry.rare_pieces)
+    ellipsis = " …" if entry.rare > len(entry.rare_pieces) else ""
+    return element("details", element("summary", str(entry.rare)), paragraph(pieces + ellipsis, class_="small"))
 
 
 def script_view(report: TokenizerComparison) -> Html:
@@ -279,21 +292,23 @@ def script_view(report: TokenizerComparison) -> Html:
 def _block(block: ScriptBlock) -> Html:
     present_now = sum(cell.train > 0 for cell in block.cells)
     rare = sum(0 < cell.train < MIN_OCCURRENCES for cell in block.cells)
-    of = f"{present_now} of {len(block.cells)} {'letters and signs' if block.whole else 'characters of the texts'}"
+    amount = f"{present_now} of {len(block.cells)} {'letters and signs' if block.whole else 'characters of the texts'}"
     return join((element("h3", block.name),
-                 paragraph(f"{of}; {rare} fewer than {MIN_OCCURRENCES} times.", class_="small"),
+                 paragraph(f"{amount}; {rare} fewer than {MIN_OCCURRENCES} times.", class_="small"),
                  div("script", *map(_cell, block.cells))))
 
 
 def _cell(cell: CharacterCount) -> Html:
     shade = max(number for number, least in enumerate(_SHADES) if cell.train >= least)
-    wanted = " wanted" if cell.given and not cell.train else ""
+    marker = " wanted" if cell.given and not cell.train else ""
     name = unicodedata.name(cell.character, "unnamed")
+
     counts = [f"U+{ord(cell.character):04X} {name}: {cell.train} times in training text"]
     counts += [f"{cell.held_out} held out"] if cell.held_out else []
     counts += [f"{cell.given} in your text"] if cell.given else []
+
     mark = "\u25cc" if unicodedata.combining(cell.character) or unicodedata.category(cell.character)[0] == "M" else ""
-    return span(f"cell shade-{shade}{wanted}", mark + cell.character, title=", ".join(counts))
+    return span(f"cell shade-{shade}{marker}", mark + cell.character, title=", ".join(counts))
 
 
 def sentences_view(report: TokenizerComparison) -> Html:
@@ -303,8 +318,8 @@ def sentences_view(report: TokenizerComparison) -> Html:
     head = join((element("h2", "What to record"), paragraph(
         f"{len(report.gaps)} characters of your text occur fewer than {MIN_OCCURRENCES} times in the training text: "
         f"{' '.join(report.gaps)}", class_="small")))
-    rows = [(number, one.text, " ".join(one.characters)) for number, one in enumerate(report.sentences, 1)]
-    rest = (f"{len(report.still_rare)} remain below {MIN_OCCURRENCES}: {' '.join(report.still_rare)}"
-            if report.still_rare else f"With these recordings, each occurs at least {MIN_OCCURRENCES} times.")
+    rows = [(number, entry.text, " ".join(entry.characters)) for number, entry in enumerate(report.sentences, 1)]
+    remark = (f"{len(report.still_rare)} remain below {MIN_OCCURRENCES}: {' '.join(report.still_rare)}"
+              if report.still_rare else f"With these recordings, each occurs at least {MIN_OCCURRENCES} times.")
     return join((head, table(("No.", "Sentence", "Adds"), rows) if rows else NOTHING,
-                 paragraph(rest, class_="small")))
+                 paragraph(remark, class_="small")))

@@ -58,8 +58,12 @@ def build(page: Page) -> None:
         log = gr.HTML(elem_id="run-log")
     _build_new_run(page)
     _build_checkpoints(page)
-    page.live.panel(log, lambda view: job_views.log(control.log_tail(state.job, 6000))
-                    if (state := selected_run(view)) else NOTHING, "train")
+
+    def show_log(view: View) -> Html:
+        state = selected_run(view)
+        return job_views.log(control.log_tail(state.job, 6000)) if state else NOTHING
+
+    page.live.panel(log, show_log, "train")
 
 
 def _build_run(page: Page) -> None:
@@ -89,10 +93,15 @@ def _build_run(page: Page) -> None:
     for name, widget in (("run", page.run), ("run.all_samples", all_samples), ("run.scale", scale)):
         live.watch(name, widget)
     live.panel(notice, lambda view: gr.update(value="") if view.deleted("run") else gr.skip(), "train")
+
+    def show_curves(view: View) -> Html:
+        state = selected_run(view)
+        if not state or not state.steps:
+            return NOTHING
+        return run_views.run_curves(state, view.values["run.scale"] == _SCALES[1])
+
     for component, render in (
-        (page.run, run_choices), (status, status_view), (samples, samples_view),
-        (curves, lambda view: run_views.run_curves(state, view.values["run.scale"] == _SCALES[1])
-         if (state := selected_run(view)) and state.steps else NOTHING),
+        (page.run, run_choices), (status, status_view), (samples, samples_view), (curves, show_curves),
     ):
         live.panel(component, render, "train")
     live.panel(stop, lambda view: stop_button(filter(None, [selected_run(view)])), "train")
@@ -153,6 +162,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
     def resume(run: str, checkpoint: str, *values: Value) -> Sequence[object]:
         if not run:
             raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
+        # Only options that differ from the run's are changes.
         settings = load_job(page.workspace, run).settings
         changes = {name: value for name, value in zip(CHANGEABLE, values, strict=True)
                    if not same_value(value, cast(Value, settings.get(name, TrainOptions.model_fields[name].default)))}
@@ -180,19 +190,25 @@ def run_choices(view: View) -> object:
 
 def status_view(view: View) -> Html:
     state = selected_run(view)
-    if deleted := view.deleted("run"):
+    deleted = view.deleted("run")
+    if deleted:
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("No runs yet. Start one below, or use the Start tab, which runs every step.")
+
+    # The card shows the id, as commands need it.
     title = join((job_views.job_title(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
-    past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
-    proof = next((one for one in view.alive if one.certifies == state.id), None)
+    past = job_views.last_certificate_time(view.jobs, lambda job: job.job.settings.get("extension") == extension)
+    proof = next((job for job in view.alive if job.certifies == state.id), None)
     note = job_views.certificate_note(state, past)
+
+    # A finished run can be used before its certificate is complete.
     if state.status == "finished" and records.is_unproven(state):
         usable = "" if job_views.learned_nothing(state) else "The run can be used; "
         comes = "its certificate comes next" if proof else "see Certificate"
         note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
+
     return join((job_views.job_card(state, title, note), job_views.training_alarm(state),
                  job_views.training_outcome_view(state),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
@@ -215,13 +231,14 @@ def _build_comparison(page: Page) -> None:
                              elem_id="runs-scale")
             x_axis = gr.Radio(list(_X_AXES), value="Steps", label="X axis", scale=1, min_width=160,
                               elem_id="runs-x-axis")
-        shown = gr.HTML(elem_id="runs-compared")
+        charts = gr.HTML(elem_id="runs-compared")
+
     unfolded = gr.Checkbox(False, visible="hidden")
     for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.x_axis", x_axis), ("runs.unfolded", unfolded)):
         page.live.watch(name, widget)
     page.live.panel(runs, lambda view: gr.update(choices=[
         (job_views.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
-    page.live.panel(shown, lambda view: comparison_view(
+    page.live.panel(charts, lambda view: comparison_view(
         compared_runs(view), view.values["runs.scale"] == _SCALES[1], view.values["runs.x_axis"] == "Minutes")
         if view.values["runs.unfolded"] == "True" else gr.skip(), "train")  # not drawn while the fold is closed
     for event, value in ((fold.expand, "true"), (fold.collapse, "false")):
@@ -236,10 +253,11 @@ def trainings(states: Sequence[JobState]) -> list[JobState]:
 
 def compared_runs(view: View) -> list[JobState]:
     """The chosen runs, else the newest few."""
+    # Deleted runs drop out of the choice.
     available = trainings(view.jobs)
     chosen = view.chosen("runs")
-    found = [state for state in available if state.id in chosen]
-    return (found or available[:_COMPARED_BY_DEFAULT])[:MAX_COMPARED]
+    selected = [state for state in available if state.id in chosen]
+    return (selected or available[:_COMPARED_BY_DEFAULT])[:MAX_COMPARED]
 
 
 def comparison_view(states: Sequence[JobState], logarithmic: bool, by_time: bool) -> Html:
@@ -261,8 +279,8 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     def step_lines(measure: Callable[..., float | None], smoothed: bool) -> list[Series]:
         lines = []
         for state, colour in zip(states, _RUN_COLOURS, strict=False):
-            points: list[Point] = [(x_value(step), value) for step in state.steps
-                                   if (value := measure(step)) is not None]
+            measured = [(x_value(step), measure(step)) for step in state.steps]
+            points: list[Point] = [(x, value) for x, value in measured if value is not None]
             lines.append(Series(_run_label(state), smooth(points) if smoothed else points, colour))
         return lines
 
@@ -270,30 +288,34 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
         """One point per validation; a run that did not measure it has no points."""
         lines = []
         for state, colour in zip(states, _RUN_COLOURS, strict=False):
+            # By time, a validation is drawn at the time of its training step.
             steps = {step.step: step for step in state.steps}
-            points = [(x_value(steps[one.step]) if one.step in steps else float(one.step), value)
-                      for one in state.evaluations if (value := measure(one)) is not None
-                      and (one.step in steps or not by_time)]
+            points = [(x_value(steps[entry.step]) if entry.step in steps else float(entry.step), value)
+                      for entry in state.evaluations if (value := measure(entry)) is not None
+                      and (entry.step in steps or not by_time)]
             lines.append(Series(_run_label(state), points, colour, "dots"))
         return lines
 
     yield "Speech loss", step_lines(lambda step: step.speech_loss, True), False
     yield "Text loss", step_lines(lambda step: step.text_loss, True), False
-    languages = sorted({code for state in states for one in state.evaluations for code in one.languages})
+    # Curves by language follow the losses of training.
+    languages = sorted({code for state in states for entry in state.evaluations for code in entry.languages})
     for key, title in _HELD_OUT:
         if not languages and key == "speech_loss":
-            yield title, dots(lambda one: one.speech_loss), False
+            yield title, dots(lambda entry: entry.speech_loss), False
         for code in languages:
             yield (f"{title}, {job_views.language_name(code)}",
-                   dots(lambda one, code=code, key=key: one.languages.get(code, {}).get(key)), False)
+                   dots(lambda entry, code=code, key=key: entry.languages.get(code, {}).get(key)), False)
     for code in languages:
         yield (f"Top-1 accuracy, {job_views.language_name(code)}",
-               dots(lambda one, code=code: one.languages.get(code, {}).get("accuracy")), True)
-    for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
-        yield f"CER, {job_views.language_name(code)}", dots(lambda one, code=code: one.errors.get(code)), True
+               dots(lambda entry, code=code: entry.languages.get(code, {}).get("accuracy")), True)
+    for code in sorted({code for state in states for entry in state.evaluations for code in entry.errors}):
+        yield f"CER, {job_views.language_name(code)}", dots(lambda entry, code=code: entry.errors.get(code)), True
+
     for group in dict.fromkeys(name for state in states for step in state.steps for name in step.learning_rates):
         yield (f"Learning rate, {group}",
                step_lines(lambda step, group=group: step.learning_rates.get(group), False), False)
+
     yield "Gradient norm", step_lines(lambda step: step.gradient_norm, True), False
     yield "Tokens per second", step_lines(lambda step: step.tokens_per_s, True), False
     yield "Peak memory, GiB", step_lines(lambda step: None if step.memory_bytes is None
@@ -309,14 +331,15 @@ def _run_label(state: JobState) -> str:
 def _run_table(states: Sequence[JobState]) -> Html:
     rows = []
     for state in states:
+        # Speed, memory and time are those of the last step.
         last = state.steps[-1]
-        best = min(state.evaluations, key=lambda one: one.speech_loss, default=None)
-        left = duration_text(state.eta_s) if state.alive and state.eta_s is not None else "–"
+        best = min(state.evaluations, key=lambda entry: entry.speech_loss, default=None)
+        time_left = duration_text(state.eta_s) if state.alive and state.eta_s is not None else "–"
         memory = (f"{memory_text(last.memory_bytes)} ({_MEMORY_OF.get(last.memory_of, last.memory_of)})"
                   if last.memory_bytes is not None else "–")
         rows.append((_run_label(state), job_views.badge(state), f"{last.step} of {last.total_steps}",
                      f"{best.speech_loss:.3f} at step {best.step}" if best else "–", f"{last.tokens_per_s:,.0f}",
-                     memory, duration_text(last.seconds), left))
+                     memory, duration_text(last.seconds), time_left))
     return table(("Run", "Status", "Step", "Best held-out loss", "Tokens per second", "Peak memory", "Training time",
                   "Time left"), rows)
 
@@ -343,6 +366,7 @@ def _build_new_run(page: Page) -> None:
                    "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.values["train.extension"]),
                    "replay_datasets": lambda view: verb_form.replayable_datasets(
                        page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
+
         verb_form.build_prerequisites(page, "train", "train", choices)
         mismatch = gr.HTML(elem_id="train-mismatch")
         selector = build_preset()
@@ -353,12 +377,19 @@ def _build_new_run(page: Page) -> None:
             preset=lambda view: values_without_user_changes(page, view),
             second=("preflight", "Preflight check (1 min)"),
         )
+
         attach_preset(page, selector, form)
         preflight = gr.HTML(elem_id="preflight")
+
+    # The question about mismatched texts is asked only if the texts are known not to match.
     form.widget("mismatch_action").visible = False
     page.live.panel(mismatch, lambda view: clip_review.match_view(mismatch_of(page, view)), "train")
-    page.live.panel(form.widget("mismatch_action"), lambda view: gr.update(
-        visible=(match := mismatch_of(page, view)) is not None and match.is_proven), "train")
+
+    def mismatch_choice(view: View) -> object:
+        match = mismatch_of(page, view)
+        return gr.update(visible=match is not None and match.is_proven)
+
+    page.live.panel(form.widget("mismatch_action"), mismatch_choice, "train")
     page.live.panel(fold, open_without_runs, "train")
     page.live.panel(preflight, preflight_view, "train")
 
@@ -405,7 +436,7 @@ def build_preset() -> PresetSelector:
     """Lay out the dropdowns, the description and the button that resets the form to the preset."""
     with gr.Row(elem_classes="grid"):
         name = gr.Dropdown([("Auto (by hours of speech)", "auto"),
-                            *((model_info.TITLES[one], one) for one in model_info.NAMES)],
+                            *((model_info.TITLES[preset_name], preset_name) for preset_name in model_info.NAMES)],
                            value="auto", label="Preset", filterable=False, elem_id="preset", min_width=150,
                            info="Values for this amount of speech. Your changes below stay.")
         memory = gr.Dropdown([("Auto-detected", "auto"), *((f"{size} GB", size)
@@ -568,16 +599,22 @@ def checkpoints_view(state: JobState | None) -> Html:
     steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
     if state is None or not steps:
         return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
+    # Pinned checkpoints are never deleted by the run.
     names = checkpoint_names.pinned_names(state.job.directory)
     best = checkpoints.read_ranking(state.job.directory).best
+
     rows = []
     for step in steps:
         folder = checkpoint_names.folder_of(state.job.directory, step)
+        # Sizes tell which checkpoint to delete.
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
-        why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
-                for name, at in names.items() if at == step]
-        rows.append((f"{step:,}", size_text(size), ", ".join(why)))
+        # A checkpoint may be kept for several reasons.
+        reasons = ["best"] * (step == best) + ["last"] * (step == steps[-1])
+        reasons += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
+                    for name, pinned_step in names.items() if pinned_step == step]
+
+        rows.append((f"{step:,}", size_text(size), ", ".join(reasons)))
+
     return join((table(("Step", "Size", "Reason"), rows),
                  element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
                          class_="hint") if names else NOTHING))

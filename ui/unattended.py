@@ -20,8 +20,8 @@ from ui.page import Page
 def build(page: Page, restart: RestartOffer | None, idle: IdleCommand | None) -> None:
     """Lay out what applies; nothing where there is nothing to resume and no command."""
     if restart and (restart.interrupted.jobs or restart.interrupted.withheld):
-        shown = gr.HTML(elem_id="restart", elem_classes="notices")
-        page.live.panel(shown, lambda view: restart_view(restart, view))
+        countdown = gr.HTML(elem_id="restart", elem_classes="notices")
+        page.live.panel(countdown, lambda view: restart_view(restart, view))
         with gr.Row(elem_classes="controls", visible=False) as row:
             accept = gr.Button("Resume now", size="md", scale=0, min_width=140, elem_id="restart-accept")
             decline = gr.Button("Do not resume", size="md", scale=0, min_width=140, elem_id="restart-decline")
@@ -35,8 +35,8 @@ def build(page: Page, restart: RestartOffer | None, idle: IdleCommand | None) ->
             restart.decline()
             return [NOTHING]
 
-        page.on(accept.click, accepted, [], [shown])
-        page.on(decline.click, declined, [], [shown])
+        page.on(accept.click, accepted, [], [countdown])
+        page.on(decline.click, declined, [], [countdown])
     if idle:
         announced = gr.HTML(elem_id="idle-command", elem_classes="notices")
         page.live.panel(announced, lambda _view: idle_view(idle))
@@ -55,6 +55,7 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
 
     Later the jobs that were resumed, while they live.
     """
+    # The countdown is shown until a person decides or it ends.
     seconds = offer.seconds_left()
     parts = []
     if seconds is not None:
@@ -63,29 +64,34 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
         parts.append(div(
             "notice info", element("strong", f"{title} alive when the machine went down. Resume in {seconds:.0f} s."),
             element("ol", *(element("li", _line(state)) for state in offer.interrupted.jobs)), role="status"))
+
+    # A job that was started again by hand since is not listed.
     resumed = [(state, point) for state, point in offer.resumed
-               if (now := view.job(state.id)) is not None and now.alive and now.attempt <= state.attempt + 1]
+               if (latest := view.job(state.id)) is not None and latest.alive and latest.attempt <= state.attempt + 1]
     if resumed:
         parts.append(div(
             "notice info", element("strong", "Resumed, as the machine had gone down:"),
             element("ul", *(element("li", f"{job_views.job_title(state)}. {point}" if point else
                                     f"{job_views.job_title(state)}, which waits") for state, point in resumed)),
             role="status"))
+
     withheld = [(state, reason) for state, reason in offer.interrupted.withheld
-                 if (now := view.job(state.id)) is not None and now.resumable and now.attempt == state.attempt]
+                 if (latest := view.job(state.id)) is not None and latest.resumable and latest.attempt == state.attempt]
     if withheld:
         parts.append(div(
             "notice info", element("strong", "Not resumed automatically:"),
             element("ul", *(element("li", f"{job_views.job_title(state)}: {job_views.readable(reason)}")
                             for state, reason in withheld)),
             paragraph("Resume it on the Jobs tab."), role="status"))
+
     return join(parts)
 
 
 def _line(state: JobState) -> str:
-    now, before = choose_device(state.verb, state.job.settings), state.job.device
-    place = "" if now not in job_views.DEVICES else f", on {job_views.DEVICES[now]}"
-    return f"{job_views.job_title(state)}{place}" + (f" (before: {job_views.DEVICES[before]})" if now != before else "")
+    device, old_device = choose_device(state.verb, state.job.settings), state.job.device
+    place = "" if device not in job_views.DEVICES else f", on {job_views.DEVICES[device]}"
+    return (f"{job_views.job_title(state)}{place}"
+            + (f" (before: {job_views.DEVICES[old_device]})" if device != old_device else ""))
 
 
 def idle_view(idle: IdleCommand) -> Html:

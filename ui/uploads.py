@@ -75,8 +75,8 @@ def assessment_view(workspace: Workspace, source: str, language: str) -> Html:
     if not source or source == "demo":
         return NOTHING
     key = _key(source)
-    found = _assess(source, language, key, workspace)
-    return _assessment_view(found, key, language) if found is not None else NOTHING
+    assessment = _assess(source, language, key, workspace)
+    return _assessment_view(assessment, key, language) if assessment is not None else NOTHING
 
 
 def _key(source: str) -> str:
@@ -96,45 +96,54 @@ def _assess(source: str, language: str, key: str, workspace: Workspace) -> Sourc
     return source_assessment.assess(source, language, home / key)
 
 
-def _assessment_view(found: SourceAssessment, key: str, language: str) -> Html:
+def _assessment_view(assessment: SourceAssessment, key: str, language: str) -> Html:
     """Amount, findings and three players."""
-    duration = f", about {duration_text(found.duration_s)}" if found.duration_s is not None else ""
-    amount = f"{pluralize(found.clips, 'clip')}{duration}{'' if found.is_whole else ' (the first ones)'}"
-    speakers = f", {pluralize(found.speakers, 'speaker')}" if found.speakers > 1 else ""
-    lines = findings(found, language)
+    duration = f", about {duration_text(assessment.duration_s)}" if assessment.duration_s is not None else ""
+    amount = f"{pluralize(assessment.clips, 'clip')}{duration}{'' if assessment.is_whole else ' (the first ones)'}"
+    # One speaker is the ordinary case and is not mentioned.
+    speakers = f", {pluralize(assessment.speakers, 'speaker')}" if assessment.speakers > 1 else ""
+    lines = findings(assessment, language)
     tone = "wait" if lines else "info"
+    # Listening to three clips shows whether sound and text belong together.
     players = [div("heard", paragraph(clip.text, class_="small"),
-                   player(media.played_url(key, clip.path), f"Recording: {clip.text}")) for clip in found.played]
+                   player(media.played_url(key, clip.path), f"Recording: {clip.text}")) for clip in assessment.played]
     return div(f"notice {tone}", element("strong", f"{amount}{speakers}"),
                element("ul", *(element("li", line) for line in lines), class_="findings") if lines else NOTHING,
                div("players", *players) if players else NOTHING, data_assessment=key)
 
 
-def findings(found: SourceAssessment, language: str) -> list[str]:
+def findings(report: SourceAssessment, language: str) -> list[str]:
     """What is odd about an upload, a sentence each, the gravest first."""
-    lines, measured = list[str](), f"of {found.measured} measured clips"
-    if found.unreadable:
-        lines.append(f"{found.unreadable} of {found.measured + found.unreadable} recordings cannot be read.")
-    if found.duration_s is not None and found.is_whole and found.duration_s < _LITTLE_SPEECH_S:
+    lines, measured = list[str](), f"of {report.measured} measured clips"
+
+    # Unreadable recordings and too little speech come first, as training fails with them.
+    if report.unreadable:
+        lines.append(f"{report.unreadable} of {report.measured + report.unreadable} recordings cannot be read.")
+    if report.duration_s is not None and report.is_whole and report.duration_s < _LITTLE_SPEECH_S:
         least = duration_text(model_info.MIN_TRAIN_SPEECH_S)
         lines.append(f"Little speech: {least} is the least that has worked, 30 minutes or more is better.")
-    if found.silent_edges:
-        lines.append(f"{found.silent_edges} {measured} begin or end with silence, which a model learns as speech: "
+
+    # These findings are about how the clips were recorded and cut.
+    if report.silent_edges:
+        lines.append(f"{report.silent_edges} {measured} begin or end with silence, which a model learns as speech: "
                      "“Clean up” cuts it.")
-    if found.quiet:
-        lines.append(f"{found.quiet} {measured} are very quiet: record closer to the microphone, or louder.")
-    if found.clipped:
-        lines.append(f"{found.clipped} {measured} are clipped: the recording level was too high.")
-    if found.short or found.long:
-        lines.append(f"{found.short + found.long} {measured} are shorter than 2 s or longer than 12 s.")
-    if found.with_digits:
-        texts = f"{pluralize(found.with_digits, 'text')} ha{'s' if found.with_digits == 1 else 've'} digits"
+    if report.quiet:
+        lines.append(f"{report.quiet} {measured} are very quiet: record closer to the microphone, or louder.")
+    if report.clipped:
+        lines.append(f"{report.clipped} {measured} are clipped: the recording level was too high.")
+    if report.short or report.long:
+        lines.append(f"{report.short + report.long} {measured} are shorter than 2 s or longer than 12 s.")
+
+    # The last findings are about the texts.
+    if report.with_digits:
+        texts = f"{pluralize(report.with_digits, 'text')} ha{'s' if report.with_digits == 1 else 've'} digits"
         name = language_name(language) if language else "the language"
         lines.append(f"{texts}: written out by the number rules of {name}." if language and text_rules.ships(language)
                      else f"{texts}, and there are no number rules for {name}: write them out as words." if language
                      else f"{texts}: whether they can be read depends on the language.")
-    if found.rare_characters:
-        lines.append(f"Letters that occur once or twice, too seldom to be learned: {' '.join(found.rare_characters)}")
+    if report.rare_characters:
+        lines.append(f"Letters that occur once or twice, too seldom to be learned: {' '.join(report.rare_characters)}")
+
     return lines
 
 
@@ -182,6 +191,8 @@ def reproduction_view(state: JobState | None) -> Html:
     banner = div(f"verdict {tone}", element("strong", measured.headline), paragraph(measured.values),
                  paragraph(advice) if advice else NOTHING,
                  role="alert" if tone == "bad" else "status")
+
+    # Each clip has two players, the recording and its resynthesis.
     by_clip: dict[int, dict[str, Html]] = {}
     for clip in state.audio:
         title = {RECORDING: "The recording", RESYNTHESIS: "The best this model can do"}.get(clip.side, clip.side)

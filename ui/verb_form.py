@@ -84,6 +84,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     groups name the values that differ from `preset`. `second`: another verb with the same options, and its button.
     """
     tab = VERBS[verb].tab
+    # Choices are filled in by the first refresh.
     form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()), defaults=defaults)
     with gr.Row(elem_classes="controls"):
         start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
@@ -95,13 +96,13 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     def choice(view: View, name: str) -> object:
         view = resolved_selection(view, verb, choices)
         field, offered = f"{verb}.{name}", list(choices[name](view))
-        # a field that may be empty gets no suggestion
+        # A field that may be empty gets no suggestion.
         newest = "" if "" in offered else newest_made(view, VERBS[verb].needs.get(name, ""))
         return gr.update(choices=offered, value=view.follow(field, view.values[field], offered, newest) or None)
 
     def suggestion(view: View, name: str) -> object:
-        wanted, suggested_before = (suggested or {})[name]
-        return suggest_value(view.values[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)),
+        suggest, suggested_before = (suggested or {})[name]
+        return suggest_value(view.values[f"{verb}.{name}"], suggest(resolved_selection(view, verb, choices)),
                              suggested_before(view))
 
     def heading(view: View, group: FieldGroup) -> object:
@@ -123,6 +124,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         options = parse_options(VERBS[verb].options, form.options(values).model_dump())
         return [page.started_notice(page.start(verb, options))]
 
+    # Choices and suggestions are read again on each refresh of the tab.
     for name in choices:
         page.live.panel(form.widget(name), partial(choice, name=name), tab)
     for name in suggested or {}:
@@ -132,19 +134,20 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     for group in form.groups:
         page.live.panel(group.block, partial(heading, group=group), tab)
     page.live.panel(command, equal_command, tab)
+
     page.on(start.click, run, form.widgets, [notice, *(on_started or {})])
     if second:
         page.on(second_start.click, partial(run_second, verb=second[0]), form.widgets, [notice])
     return form, start
 
 
-def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
+def last_job_view(verb: str, empty: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
     """A panel with the newest job of `verb` and its result; the text `nothing` before there is one."""
 
     def render(view: View) -> Html:
         state = view.newest(verb)
         if state is None:
-            return job_views.empty(nothing)
+            return job_views.empty(empty)
         if result is not None and state.status == "finished":
             return join((job_views.job_card(state), result(state)))
         return join((job_views.job_card(state), job_views.result_facts(state.result)))
@@ -158,8 +161,8 @@ def build_rename(page: Page, chosen: gr.Dropdown, name: str) -> None:
     def rename(job: str | None, title: str) -> Sequence[object]:
         if not job:
             raise UserError("No job is chosen.", "Choose one in the list.")
-        given = control.rename(load_job(page.workspace, job), title or "")
-        return [job_views.notice(f"Named “{given}”." if given else "The name was removed."), ""]
+        display_name = control.rename(load_job(page.workspace, job), title or "")
+        return [job_views.notice(f"Named “{display_name}”." if display_name else "The name was removed."), ""]
 
     with gr.Accordion("Name", open=False, elem_classes="fold", elem_id=f"{name}-rename"):
         with gr.Row(elem_classes="controls"):
@@ -174,8 +177,8 @@ def build_prerequisites(page: Page, verb: str, tab: str, choices: Mapping[str, C
     """A notice and buttons that are visible only while a field of the form has nothing to choose."""
 
     def visible(view: View, name: str) -> object:
-        missing = missing_prerequisites(view, verb, choices)
-        return gr.update(visible=name in missing if name else bool(missing))
+        fields = missing_prerequisites(view, verb, choices)
+        return gr.update(visible=name in fields if name else bool(fields))
 
     labels = dict(TABS)
     notice = gr.HTML(elem_id=f"{verb}-needs", elem_classes="notices")
@@ -222,16 +225,17 @@ def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource
 
 def newest_made(view: View, kind: str) -> str:
     """The name of the artefact of a kind that was made last; empty if there is none."""
-    if (key := ("newest made",)) not in view.cache:
-        made: dict[str, str] = {}
-        for state in sorted((one for one in view.jobs if one.status == "finished"), key=lambda one: one.ended_at or 0):
-            for field, what in VERBS[state.verb].makes.items():
+    key = ("newest made",)
+    if key not in view.cache:
+        names: dict[str, str] = {}
+        for state in sorted((job for job in view.jobs if job.status == "finished"), key=lambda job: job.ended_at or 0):
+            for field, artefact in VERBS[state.verb].makes.items():
                 name = state.id if field == "job" else state.job.settings.get(field) or state.job.settings.get("model")
-                made[what] = str(name)
-        view.cache[key] = made
-    found = view.cache[key]
-    assert isinstance(found, dict)
-    return str(found.get(kind, ""))
+                names[artefact] = str(name)
+        view.cache[key] = names
+    newest_names = view.cache[key]
+    assert isinstance(newest_names, dict)
+    return str(newest_names.get(kind, ""))
 
 
 def names_being_created(view: View, verb: str, field: str) -> set[str]:
@@ -239,15 +243,15 @@ def names_being_created(view: View, verb: str, field: str) -> set[str]:
     kind = VERBS[verb].needs.get(field)
     names = set()
     for state in view.alive:
-        for made_in, made in VERBS[state.verb].makes.items():
-            if made == kind:  # a download without `save_as` is named after its model
+        for made_in, artefact in VERBS[state.verb].makes.items():
+            if artefact == kind:  # a download without `save_as` is named after its model
                 names.add(str(state.job.settings.get(made_in) or state.job.settings.get("model")))
     return names
 
 
-def suggest_value(current: str, wanted: Value, suggested: Iterable[Value]) -> object:
-    """Replace the current value by `wanted` if it is one of the `suggested` ones; a typed value stays."""
-    return gr.update(value=wanted) if any(same_value(current, value) for value in suggested) else gr.skip()
+def suggest_value(current: str, proposal: Value, suggested: Iterable[Value]) -> object:
+    """Replace the current value by `proposal` if it is one of the `suggested` ones; a typed value stays."""
+    return gr.update(value=proposal) if any(same_value(current, value) for value in suggested) else gr.skip()
 
 
 def prerequisite_of(verb: str, name: str) -> str:
@@ -264,25 +268,27 @@ def prerequisite_of(verb: str, name: str) -> str:
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
     """Raise `UserError` if a prerequisite is not chosen."""
     for name, value in zip(names, values, strict=True):
-        if (kind := prerequisite_of(verb, name)) and not str(value or "").strip():
+        kind = prerequisite_of(verb, name)
+        if kind and not str(value or "").strip():
             title = VERBS[verb].options.model_fields[name].title
             raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[kind][2])
 
 
 def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
     """The datasets in new languages; those in the languages of `extension` first."""
-    spoken, before = set[str](), set(_base_languages(workspace, extension))
+    new_languages, old_languages = set[str](), set(_base_languages(workspace, extension))
     with suppress(UserError):
-        spoken = set(model_info.languages_of_extension(workspace, extension))
-        before |= set(model_info.earlier_languages_of_extension(workspace, extension))
-    found = sorted(records.datasets(workspace), key=lambda one: (set(one.languages) != spoken, one.name))
-    return [one.name for one in found if not before.intersection(one.languages)]
+        new_languages = set(model_info.languages_of_extension(workspace, extension))
+        old_languages |= set(model_info.earlier_languages_of_extension(workspace, extension))
+    datasets = sorted(records.datasets(workspace), key=lambda card: (set(card.languages) != new_languages, card.name))
+    return [card.name for card in datasets if not old_languages.intersection(card.languages)]
 
 
 def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
     """The choices of `replay_datasets`: none, each dataset in base languages, all of them, and the `chosen` ones."""
     base = _base_languages(workspace, extension)
-    names = [one.name for one in records.datasets(workspace) if set(one.languages) <= set(base)]
+    # Replay is of base languages, so that the model does not forget them.
+    names = [dataset.name for dataset in records.datasets(workspace) if set(dataset.languages) <= set(base)]
     several = [", ".join(names)] if len(names) > 1 else []
     picked = languages.split_names(chosen)
     return list(dict.fromkeys(["", *names, *several, *([chosen] if picked and set(picked) <= set(names) else [])]))
@@ -302,7 +308,7 @@ def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list
 
 def extendable_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
     """The exports and ended runs that can be extended by another language."""
-    return [one.model for one in extendable(workspace, jobs)]
+    return [entry.model for entry in extendable(workspace, jobs)]
 
 
 @dataclass(frozen=True)
@@ -321,22 +327,28 @@ _EXTENDABLE: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[E
 
 def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[ExtendableModel]:
     """Like `extendable_models`, with details of each; cached while nothing changes."""
+    # Running trainings are left out, as their weights still change.
     references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
+    # Reading the records of many runs takes too long for each refresh.
     stamp = catalog.references_stamp(workspace, references)
-    for before, _references, found in _EXTENDABLE:
-        if before == stamp:
-            return found
-    found, spoken = [], dict[str, tuple[str, ...]]()
+
+    # The list is kept until a reference or its record changes.
+    for cached_stamp, _references, models in _EXTENDABLE:
+        if cached_stamp == stamp:
+            return models
+
+    models, base_languages = [], dict[str, tuple[str, ...]]()
     for model in model_info.extendable_finetuned_models(references):
         with suppress(UserError):  # its family is unknown here
             origin = model_info.record_of(model).origin
-            if origin.model not in spoken:
-                spoken[origin.model] = model_info.base_languages(workspace, origin.model)
-            found.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
-                code for one in model_info.training_records_of(workspace, model, spoken[origin.model])
-                for code in one.languages)))
-    _EXTENDABLE[:] = [(stamp, references, found)]
-    return found
+            if origin.model not in base_languages:
+                base_languages[origin.model] = model_info.base_languages(workspace, origin.model)
+            models.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
+                code for record in model_info.training_records_of(workspace, model, base_languages[origin.model])
+                for code in record.languages)))
+
+    _EXTENDABLE[:] = [(stamp, references, models)]
+    return models
 
 
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
@@ -347,9 +359,9 @@ def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
 
 def free_tokenizer_name(workspace: Workspace, view: View) -> str:
     """`tokenizer_name` for the choices of the form, with a number where other options made one of that name."""
-    wanted = {field: view.values[f"tokenizer.{field}"] for field in TokenizerOptions.model_fields}
-    return free_name(tokenizer_name(workspace, wanted["model"], wanted["dataset"]),
-                     lambda name: requirements.is_other_tokenizer(workspace, name, wanted, view.jobs))
+    settings = {field: view.values[f"tokenizer.{field}"] for field in TokenizerOptions.model_fields}
+    return free_name(tokenizer_name(workspace, settings["model"], settings["dataset"]),
+                     lambda name: requirements.is_other_tokenizer(workspace, name, settings, view.jobs))
 
 
 def in_a_name(languages: str) -> str:
@@ -369,13 +381,15 @@ def model_stem(workspace: Workspace, model: str) -> str:
 
 def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
-    models = {*(one.name for one in CATALOG), *workspace.list_models(),
-              *("-".join((one.base, *one.codes)) for one in extendable(workspace, jobs))}
-    codes = {_FIRST_LANGUAGE, *(in_a_name(one.language) for one in records.datasets(workspace))}
+    models = {*(family.name for family in CATALOG), *workspace.list_models(),
+              *("-".join((model.base, *model.codes)) for model in extendable(workspace, jobs))}
+    codes = {_FIRST_LANGUAGE, *(in_a_name(dataset.language) for dataset in records.datasets(workspace))}
     names = {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}
-    taken = {*workspace.list_tokenizers(), *workspace.list_extensions(), *workspace.list_exports()}
-    numbered = {f"{name[:60]}-{number}" for name in names & taken for number in range(2, len(taken) + 2)}
+
+    # A taken name was suggested with a number behind it.
+    existing = {*workspace.list_tokenizers(), *workspace.list_extensions(), *workspace.list_exports()}
+    numbered = {f"{name[:60]}-{number}" for name in names & existing for number in range(2, len(existing) + 2)}
     return names | numbered
 
 

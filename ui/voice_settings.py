@@ -39,7 +39,7 @@ _REST = ("precision", "unknown")
 BASE_ONLY = "alone"
 """Chosen in the place of a trained model: synthesize with the base model alone."""
 _NO_CLIP = ("None", "")
-_MOST_SPEAKERS = 50  # in the list; --voice speaker:NAME takes any
+_MOST_SPEAKERS = 50  # speakers in the list; --voice speaker:NAME takes any
 _ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a separate widget, or the default
 
 
@@ -99,6 +99,8 @@ def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
     live.watch("voice", voice)
     live.watch("emotion_clip", clip)
     live.watch("voice.preselected", preselected)
+
+    # Which voices, emotions and controls there are depends on the chosen model.
     live.panel(base, lambda view: _base_choices(page.workspace, view), "listen")
     live.panel(voice, lambda view: _voice_choices(page.workspace, view), "listen")
     live.panel(preselected, lambda view: _preselected_voice(page.workspace, view), "listen")
@@ -110,10 +112,11 @@ def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
     live.panel(clip, lambda view: _emotion_clip_choices(page.workspace, view), "listen")
     for name in _SAMPLING[:-1]:
         live.panel(sampling.widget(name), partial(placeholder, name=name.partition(".")[2]), "listen")
-    for recording, shown, choice, role in ((upload, notice, voice, "voice"),
-                                           (emotion_upload, emotion_notice, clip, "emotion clip")):
+
+    for recording, recording_notice, choice, role in ((upload, notice, voice, "voice"),
+                                                      (emotion_upload, emotion_notice, clip, "emotion clip")):
         for event in (recording.upload, recording.stop_recording):
-            page.on(event, partial(save_recording, page, role=role), [recording], [shown, choice, recording],
+            page.on(event, partial(save_recording, page, role=role), [recording], [recording_notice, choice, recording],
                     files=True)
     return VoiceSettings(base, voice, clip, sampling, sound, emotion)
 
@@ -132,24 +135,25 @@ def references(workspace: Workspace, view: View) -> list[ModelReference]:
 def _selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     trained = trained_models(workspace, view)
     bases = [model for model in references(workspace, view) if model.kind == "base"]
+    # The newest trained model is preselected.
     newest = trained[0] if trained and view.values["finetuned"] != BASE_ONLY else None
-    after = _named(trained, view.values["finetuned"]) or newest
-    fitting = _named(bases, _base_of(after))
-    before = _named(bases, view.values["base"]) or fitting or (bases[0] if bases else None)
-    return before, after
+    trained_model = _named(trained, view.values["finetuned"]) or newest
+    fitting = _named(bases, _base_of(trained_model))
+    base_model = _named(bases, view.values["base"]) or fitting or (bases[0] if bases else None)
+    return base_model, trained_model
 
 
 def trained_models(workspace: Workspace, view: View) -> list[ModelReference]:
     """Runs, newest first, each with all the checkpoints that it keeps, then exports."""
     key = ("trained", str(workspace.path))
     if key not in view.cache:
-        models = [one for one in references(workspace, view) if one.kind != "base"]
-        found = []
-        for run in (one for one in models if one.kind == "run"):
+        models = [reference for reference in references(workspace, view) if reference.kind != "base"]
+        with_checkpoints = []
+        for run in (reference for reference in models if reference.kind == "run"):
             state = view.job(run.name)
-            others = list_checkpoints(state) if state and len(state.checkpoints) > 1 else []
-            found += [run, *(one for one in others if one.step != run.step)]
-        view.cache[key] = [*found, *(one for one in models if one.kind == "export")]
+            earlier = list_checkpoints(state) if state and len(state.checkpoints) > 1 else []
+            with_checkpoints += [run, *(checkpoint for checkpoint in earlier if checkpoint.step != run.step)]
+        view.cache[key] = [*with_checkpoints, *(reference for reference in models if reference.kind == "export")]
     cached = view.cache[key]
     assert isinstance(cached, list)
     return cached
@@ -160,23 +164,27 @@ def label(view: View, model: ModelReference) -> str:
     state = view.job(model.name) if model.kind == "run" else None
     if state is None:
         return model.label
+
+    # Only the run itself, not each of its checkpoints, says how it was chosen and that it is unproven.
     names = [name for name, step in listed_names(state).items() if step == model.step]
-    why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
-    why += [f"“{name}”" for name in names if name != CHOICE]
-    why += [NOT_PROVEN_YET] * ("@" not in model.reference and records.is_unproven(state))
-    why += [records.learning_note(state, model.step).removeprefix(", ")]
-    name, step, why = job_views.run_name(state), f"step {model.step}", [*filter(None, why)]
-    return ", ".join((step, *why, name) if "@" in model.reference else (name, step, *why))
+    remarks = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
+    remarks += [f"“{name}”" for name in names if name != CHOICE]
+    remarks += [NOT_PROVEN_YET] * ("@" not in model.reference and records.is_unproven(state))
+    remarks += [records.learning_note(state, model.step).removeprefix(", ")]
+
+    name, step, remarks = job_views.run_name(state), f"step {model.step}", [*filter(None, remarks)]
+    return ", ".join((step, *remarks, name) if "@" in model.reference else (name, step, *remarks))
 
 
 def pair_title(view: View, state: JobState) -> str:
     """Time, text and model of a comparison; the texts of a job that chooses them are known from its clips."""
-    if file := str(state.job.settings.get("file") or ""):
+    file = str(state.job.settings.get("file") or "")
+    if file:
         return f"{job_views.clock(state.job.created)}  {Path(file).name}, {model_title(view, state)}"
     texts = [text for _, text in comparison_views.texts_of(state)] or [
         next(iter(sides.values())).text for sides in comparison_views.clips(state).values()]
-    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-    text = f"{texts[0][:40]}{more}" if texts else "a sentence per language"
+    remark = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+    text = f"{texts[0][:40]}{remark}" if texts else "a sentence per language"
     return f"{job_views.clock(state.job.created)}  {text}, {model_title(view, state)}"
 
 
@@ -204,8 +212,8 @@ def _named(models: Sequence[ModelReference], reference: str) -> ModelReference |
 
 def family_of(workspace: Workspace, view: View) -> CatalogEntry:
     """The family of the chosen model; the built-in one where there is none or it is unknown."""
-    before, after = selected_models(workspace, view)
-    model = after or before
+    base_model, trained_model = selected_models(workspace, view)
+    model = trained_model or base_model
     try:
         return model_info.family_of_reference(workspace, model) if model else CATALOG[0]
     except UserError:
@@ -220,8 +228,8 @@ def selected_language(workspace: Workspace, view: View) -> str:
 
 def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     """Languages of the chosen model, those it was trained on here first."""
-    before, after = selected_models(workspace, view)
-    model = after or before
+    base_model, trained_model = selected_models(workspace, view)
+    model = trained_model or base_model
     try:
         return model_info.languages(workspace, model) if model else ()
     except UserError:
@@ -231,21 +239,22 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
 def _base_choices(workspace: Workspace, view: View) -> object:
     """All base models; that of the trained model is preselected."""
     _, after = selected_models(workspace, view)
-    found = [model for model in references(workspace, view) if model.kind == "base"]
-    fitting = _named(found, _base_of(after))
-    value = fitting or _named(found, view.values["base"]) or (found[0] if found else None)
-    return gr.update(choices=[(model.label, model.reference) for model in found],
+    bases = [model for model in references(workspace, view) if model.kind == "base"]
+    fitting = _named(bases, _base_of(after))
+    value = fitting or _named(bases, view.values["base"]) or (bases[0] if bases else None)
+    return gr.update(choices=[(model.label, model.reference) for model in bases],
                      value=value.reference if value else None)
 
 
 def _voices(workspace: Workspace, view: View) -> list[tuple[str, str]]:
     """Speakers of the training data, uploaded recordings, then the voices that come with the base."""
-    before, after = selected_models(workspace, view)
-    found = list(model_info.speakers(workspace, after, selected_language(workspace, view)) if after else ())
+    base_model, trained_model = selected_models(workspace, view)
+    speakers = list(model_info.speakers(workspace, trained_model, selected_language(workspace, view))
+                    if trained_model else ())
     recordings = reference_voices.list_recordings(workspace)
-    names = model_info.voice_names(workspace, before.name) if before else ()
+    names = model_info.voice_names(workspace, base_model.name) if base_model else ()
     return [*((f"{name or 'unnamed'} (training data)", f"{reference_voices.SPEAKER}{name}")
-              for name in found[:_MOST_SPEAKERS]),
+              for name in speakers[:_MOST_SPEAKERS]),
             *((f"{path.stem} (recording)", str(path)) for path in recordings),
             *((f"{name} (base)", name) for name in names)]
 
@@ -279,9 +288,9 @@ def _default_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> 
     language = selected_language(workspace, view)
     speakers = [value for value in offered if value.startswith(reference_voices.SPEAKER)]
     recordings = [value for value in offered if value.startswith("/")]
-    own = [value for value in offered if value not in (*speakers, *recordings)]
+    base_voices = [value for value in offered if value not in (*speakers, *recordings)]
     added = after is not None and language in model_info.added_languages(workspace, after)
-    return next(iter((speakers or own if added else own or speakers) or recordings[::-1]), None)
+    return next(iter((speakers or base_voices if added else base_voices or speakers) or recordings[::-1]), None)
 
 
 def _emotion_clip_choices(workspace: Workspace, view: View) -> object:
@@ -305,32 +314,32 @@ def save_recording(page: Page, path: str | None, role: str = "voice") -> Sequenc
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
     try:
-        kept, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
+        stored, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
     except UserError as error:
         return [job_views.fault(error.message, f"{error.hint} The chosen {role} did not change."),
                 gr.skip(), gr.update(value=None)]
     finally:
         Path(path).unlink(missing_ok=True)
     notes = [job_views.notice(note, "wait") for note in reference.notes]
-    saved = job_views.notice(f"Saved as {kept.stem} and selected as the {role}.", "good")
-    return [join((saved, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
+    saved = job_views.notice(f"Saved as {stored.stem} and selected as the {role}.", "good")
+    return [join((saved, *notes)), gr.update(choices=[(f"{stored.stem} (recording)", str(stored))], value=str(stored)),
             gr.update(value=None)]
 
 
 def readiness(workspace: Workspace, view: View) -> Html:
     """What the chosen language needs and this machine lacks."""
-    before, after = selected_models(workspace, view)
-    model = after or before
+    base_model, trained_model = selected_models(workspace, view)
+    model = trained_model or base_model
     if model is None:
         return job_views.notice("No model yet. Download a base model on the Model tab, or train one on Start.",
                                 "wait")
     code = view.values["language"]
     try:
-        lacks = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
-                                             code in model_info.added_languages(workspace, model))
+        hint = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
+                                            code in model_info.added_languages(workspace, model))
     except UserError as error:
         return job_views.fault(error.message, error.hint)
-    return job_views.notice(lacks, "wait") if lacks else NOTHING
+    return job_views.notice(hint, "wait") if hint else NOTHING
 
 
 def settings(family: CatalogEntry, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:

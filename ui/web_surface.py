@@ -111,47 +111,55 @@ def access(bound: str, port: int, allowed: Sequence[str] = (), share: bool = Fal
     RunPod's is made of pod and port; Colab's `proxyPort` gives `*.colab.googleusercontent.com` or `*.prod.colab.dev`
     (googlecolab/colabtools, devnen/Chatterbox-TTS-Server #141); a Space's and a codespace's are in the environment.
     """
-    given = environment or {}
+    env = environment or {}
     outer = root_path.partition("://")[2].partition("/")[0]
     origins = {_outer(outer, root_path)} if outer else set()
     names = {_name(host) for host in allowed}
     domains: list[str] = []
     frames: list[str] = []
-    if studio := given.get("LIGHTNING_CLOUDSPACE_HOST"):
+
+    # Each known host of notebooks shows the page under an address of its own.
+    studio = env.get("LIGHTNING_CLOUDSPACE_HOST")
+    if studio:
         names.add(f"{port}-{studio.lower()}")
-    if pod := given.get("RUNPOD_POD_ID"):
+    pod = env.get("RUNPOD_POD_ID")
+    if pod:
         names.add(f"{pod.lower()}-{port}.proxy.runpod.net")
-    if space := given.get("SPACE_HOST"):
+    space = env.get("SPACE_HOST")
+    if space:
         names.add(space.lower())
         frames.append("https://huggingface.co")
-    if (codespace := given.get("CODESPACE_NAME")) and (domain := given.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")):
+    if (codespace := env.get("CODESPACE_NAME")) and (domain := env.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")):
         names.add(f"{codespace}-{port}.{domain}".lower())
-    if "COLAB_RELEASE_TAG" in given:
+    if "COLAB_RELEASE_TAG" in env:
         domains += ["colab.googleusercontent.com", "prod.colab.dev"]
     if share:
         domains.append("gradio.live")
+
+    # A page that listens beyond this machine is reached by its address too.
     address = _address(bound.lower())
     beyond = bound != "localhost" and not (address and address.is_loopback)
     if beyond:
         names |= {bound.lower(), socket.gethostname().lower()}
+
     origins |= {(name, None) for name in names}
     return Access(frozenset(name for name, _port in origins), tuple(domains), beyond, tuple(frames), frozenset(origins))
 
 
 def _name(host: str) -> str:
-    found = _split(host)
-    if found is None or found[1] is not None:
+    host_and_port = _split(host)
+    if host_and_port is None or host_and_port[1] is not None:
         raise UserError(f"--allow-host {host!r} is not a host name.",
                         "Give the name alone, such as --allow-host lisan.example.org; no scheme, port or path.")
-    return found[0]
+    return host_and_port[0]
 
 
 def _outer(host: str, root_path: str) -> tuple[str, int | None]:
-    found = _split(host)
-    if found is None:
+    host_and_port = _split(host)
+    if host_and_port is None:
         raise UserError(f"The host of --root-path {root_path!r} is not a host name.",
                         "Give the address that the browser shows, such as --root-path http://lisan.example.org:8080/lisan.")
-    return found
+    return host_and_port
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -162,8 +170,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def _split(host: str) -> tuple[str, int | None] | None:
     """Name and port of a Host header; None where it is none."""
-    found = _HOST.fullmatch(host.strip())
-    return (found[1].lower(), int(found[2]) if found[2] else None) if found else None
+    match = _HOST.fullmatch(host.strip())
+    return (match[1].lower(), int(match[2]) if match[2] else None) if match else None
 
 
 def refusal(access: Access, method: str, path: str, headers: Headers) -> Refusal | None:
@@ -171,32 +179,38 @@ def refusal(access: Access, method: str, path: str, headers: Headers) -> Refusal
 
     A request without `Sec-Fetch-Site` and `Origin` comes from a program, which no other site can steer.
     """
+
     hosts = headers.getlist("host")
     # A proxy may replace the host by its own and send the outer one beside it.
     named = [*hosts, *(text.split(",")[0] for text in headers.getlist("x-forwarded-host"))]
     places = [_split(host) for host in named]
     if len(hosts) != 1 or None in places:
         return Refusal(400, "This request does not say for which host it is.")
+
     for place in places:
         if place and not access.answers_to(place[0]):
             return Refusal(403, f"Lisan does not answer to the name {place[0]}. "
                                 f"If it is yours, start the app with --allow-host {place[0]}")
+
     if method not in ("GET", "HEAD", "POST"):
         return Refusal(405, "Only GET, HEAD and POST are answered.")
     if not (_OPEN.fullmatch(path) or _SIGNED_IN.fullmatch(path)):
         return Refusal(404, "There is nothing here.")
-    own = _is_own(access, headers.get("origin"), places)
+
+    # A browser tells where a request comes from; each kind of request allows other places.
+    is_own_page = _is_own(access, headers.get("origin"), places)
     site = headers.get("sec-fetch-site")
     if method == "POST":
-        fine = site in ("same-origin", "none") if site else own
+        fine = site in ("same-origin", "none") if site else is_own_page
     elif path == "/logout":  # changes something and is a link all the same
         fine = site in ("same-origin", "none") if site else (
             "referer" in headers and _is_own(access, headers["referer"], places))
     elif site in (None, "same-origin", "none"):
-        fine = own or site is not None
+        fine = is_own_page or site is not None
     else:  # a link on another site may open the page; nothing of the page may be loaded into another
         shown_in = ("document", "iframe") if access.frames else ("document",)
         fine = path == "/" and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in shown_in
+
     if fine:
         return None
     origin = headers.get("origin", "")
@@ -215,14 +229,15 @@ def _is_own(access: Access, origin: str | None, places: Sequence[tuple[str, int 
         return True
     try:
         parts = urlsplit(origin)
+        # An IPv6 address is compared in brackets, as in a Host header.
         place = (f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "", parts.port)
     except ValueError:
         return False
     if parts.scheme not in ("http", "https"):
         return False
     default = 443 if parts.scheme == "https" else 80
-    ours = {(name, port or default) for name, port in filter(None, places)}
-    return (place[0], place[1] or default) in ours or place in access.origins
+    own_places = {(name, port or default) for name, port in filter(None, places)}
+    return (place[0], place[1] or default) in own_places or place in access.origins
 
 
 def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
@@ -238,10 +253,14 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
         return "The event's values are nested too deeply."
     except ValueError as error:
         return f"The event is not JSON that can be read: {error}."
+
     if not isinstance(event, dict):
         return "The event is not an object."
-    if fault := _text_fault(event):
+    fault = _text_fault(event)
+    if fault:
         return fault
+
+    # The event must be one of this page, with a value for each of its fields.
     number, values, session = event.get("fn_index"), event.get("data"), event.get("session_hash")
     function = blocks.fns.get(number) if isinstance(number, int) and not isinstance(number, bool) else None
     if function is None or function.fn is None:
@@ -254,6 +273,8 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
         return "The page sends no such events."
     if _takes_selection(function) and not _is_selection(event.get("event_data")):
         return "The event does not say what was selected."
+
+    # Every value must have a type that its widget sends.
     for widget, value in zip(function.inputs, values, strict=True):
         if not _fits(widget, value, uploads):
             label = getattr(widget, "label", None) or type(widget).__name__
@@ -274,7 +295,8 @@ def _integer(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
+    value = float(text)
+    if not math.isfinite(value):
         raise ValueError("a number is too large")
     return value
 
@@ -286,15 +308,15 @@ def _text_fault(value: object, depth: int = 0) -> str | None:
     if isinstance(value, str) and ("\0" in value or any("\ud800" <= character <= "\udfff" for character in value)):
         return "The event holds a character that is no text."
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((fault for one in inner if (fault := _text_fault(one, depth + 1))), None)
+    return next((fault for part in inner if (fault := _text_fault(part, depth + 1))), None)
 
 
 def _takes_selection(function: BlockFunction) -> bool:
     return any(kind == "select" for _widget, kind in function.targets)
 
 
-def _is_selection(given: object) -> bool:
-    return isinstance(given, dict) and isinstance(given.get("value"), str | int | float) and "index" in given
+def _is_selection(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("value"), str | int | float) and "index" in value
 
 
 def _fits(widget: object, value: object, uploads: Path) -> bool:
@@ -306,12 +328,13 @@ def _fits(widget: object, value: object, uploads: Path) -> bool:
     if isinstance(widget, components.File | components.Audio):
         files = value if isinstance(value, list) else [value]
         return len(files) <= 1000 and all(_is_upload(file, uploads) for file in files)
+
     if isinstance(widget, components.Checkbox):
         return isinstance(value, bool)
     if isinstance(widget, components.Number):
         return isinstance(value, int | float | str) and not isinstance(value, bool)
     if isinstance(widget, components.CheckboxGroup) or getattr(widget, "multiselect", None):
-        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+        return isinstance(value, list) and all(isinstance(choice, str) for choice in value)
     if isinstance(widget, components.Dropdown | components.Radio) and not isinstance(value, str):
         return any(type(value) is type(offered) and value == offered for _title, offered in widget.choices)
     if isinstance(widget, components.Textbox):  # a preset fills in numbers, which come back as such; Gradio makes texts
@@ -341,7 +364,7 @@ class SignInDelay:
     clock: Callable[[], float] = time.monotonic
     failures: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     turns: dict[str, asyncio.Lock] = field(default_factory=dict)
-    waiting: dict[str, int] = field(default_factory=dict)  # for their turn or their answer
+    waiting: dict[str, int] = field(default_factory=dict)  # sign-ins by address that wait for a turn or an answer
 
     def count(self, address: str) -> int:
         """Failures of `address`; a quarter of an hour without one forgets them."""
@@ -353,22 +376,27 @@ class SignInDelay:
 
         A wrong one is refused if as many wait as `_MOST_WAITING`; for more than twice as many there is no turn.
         """
-        if (waiting := self.waiting.get(address, 0)) >= 2 * _MOST_WAITING:
+        waiting_count = self.waiting.get(address, 0)
+        if waiting_count >= 2 * _MOST_WAITING:
             return Refusal(429, "Too many sign-ins at once. Wait a minute.")
-        self.waiting[address] = waiting + 1
+        self.waiting[address] = waiting_count + 1
+
         try:
+            # The attempts of an address take turns, so that many at once gain nothing.
             async with self.turns.setdefault(address, asyncio.Lock()):
                 if self.count(address) >= 5:
                     await self.sleep(_CHECK_S)
                 if await run() == 200:
                     self.failures.pop(address, None)
                     return None
+                # The newest failure moves to the end, so that the oldest is forgotten first.
                 count = self.count(address)
                 self.failures.pop(address, None)
                 self.failures[address] = (count + 1, self.clock())
                 if len(self.failures) > 10_000:
                     self.failures.popitem(last=False)
-            if waiting >= _MOST_WAITING:
+
+            if waiting_count >= _MOST_WAITING:
                 return Refusal(429, "Too many sign-ins at once. Wait a minute.")
             if count >= 5:
                 await self.sleep(min(30.0, 2.0 ** min(count - 5, 5)))
@@ -407,16 +435,17 @@ class Sessions(StateHolder):
 
     def delete_all_expired_state(self) -> None:
         """Gradio calls this every second."""
-        now = time.monotonic()
+        time_now = time.monotonic()
+        # A session without a sign of life is parked before it is forgotten.
         quiet = datetime.datetime.now() - datetime.timedelta(seconds=_GONE_S)
         with self.lock:
             for session_id, state in list(self.session_data.items()):
                 if state.is_closed or self.time_last_used.get(session_id, quiet) <= quiet:
-                    self.parked[session_id] = (now, dict(state.state_data))
+                    self.parked[session_id] = (time_now, dict(state.state_data))
                     self.session_data.pop(session_id, None)
                     self.time_last_used.pop(session_id, None)
             for session_id, (since, _values) in list(self.parked.items()):
-                if now - since > _GONE_S or len(self.parked) > _PARKED:
+                if time_now - since > _GONE_S or len(self.parked) > _PARKED:
                     del self.parked[session_id]
 
 
@@ -435,11 +464,14 @@ class GuardedApp(App):
             return await super().__call__(scope, receive, send)
         if scope["type"] != "http":  # the page opens no web socket
             return await send({"type": "websocket.close", "code": 1008})
+
         headers = Headers(scope=scope)
+        # Some proxies strip the prefix, others do not.
         prefix = urlsplit(self.root_path or scope.get("root_path", "")).path.rstrip("/")
         path = scope["path"]
         path = path.removeprefix(prefix) if path == prefix or path.startswith(f"{prefix}/") else path
         path = path.removesuffix("/") or "/"
+
         send = _with_headers(_with_early_script(send) if path == "/" else send, self.access)
         refused = refusal(self.access, scope["method"], path, headers) or self._locked(path, headers)
         if refused is None and path == "/login" and scope["method"] == "POST":
@@ -451,6 +483,7 @@ class GuardedApp(App):
             if not isinstance(receive_or_refusal, Refusal):
                 return await super().__call__(_plain(scope), receive_or_refusal, send)
             refused = receive_or_refusal
+
         if refused is not None:
             return await refused.response(path)(scope, receive, send)
         return await super().__call__(_plain(scope), receive, send)
@@ -460,8 +493,8 @@ class GuardedApp(App):
         if self.auth is not None and not _OPEN.fullmatch(path) and not self._signed_in(headers):
             return Refusal(401, "Sign in first.")
         if path.startswith("/gradio_api/file="):
-            asked = unquote(path.removeprefix("/gradio_api/file="))
-            if not _is_upload({"path": asked}, self.uploads):
+            file_path = unquote(path.removeprefix("/gradio_api/file="))
+            if not _is_upload({"path": file_path}, self.uploads):
                 return Refusal(404, "There is nothing here.")
         return None
 
@@ -487,7 +520,8 @@ class GuardedApp(App):
             await super(GuardedApp, self).__call__(_plain(scope), _replay(bounded, receive), keep)
             return next((message["status"] for message in answer if "status" in message), 500)
 
-        if refused := await self.sign_in_delay.attempt(_client(scope), run):
+        refused = await self.sign_in_delay.attempt(_client(scope), run)
+        if refused:
             return refused
         for message in answer:
             await send(message)
@@ -496,16 +530,19 @@ class GuardedApp(App):
     async def _bounded(self, path: str, headers: Headers, receive: Receive) -> Receive | Refusal:
         """`receive` for the body of a POST: checked where it is an event, cut off where an upload is too large."""
         if path == "/gradio_api/upload":
-            most, why = self.max_upload, "allowed (--max-upload)"
-            if most is None:
+            limit, limit_reason = self.max_upload, "allowed (--max-upload)"
+            if limit is None:
                 self.uploads.mkdir(parents=True, exist_ok=True)
-                most = max(0, shutil.disk_usage(self.uploads).free - _SPARE_BYTES)
-                why = f"free on the disk, less {_SPARE_BYTES / 1e9:.1f} GB that stay free; delete files there"
+                limit = max(0, shutil.disk_usage(self.uploads).free - _SPARE_BYTES)
+                limit_reason = f"free on the disk, less {_SPARE_BYTES / 1e9:.1f} GB that stay free; delete files there"
             text = headers.get("content-length", "0")
-            if not text.isdecimal() or int(text) > most:
+
+            # The declared length is checked first; `_counted` checks what is really sent.
+            if not text.isdecimal() or int(text) > limit:
                 return Refusal(413, f"The upload of {int(text) / 1e6 if text.isdecimal() else 0:,.1f} MB exceeds the "
-                                    f"{most / 1e6:,.1f} MB that are {why}.")
-            return _counted(receive, most)
+                                    f"{limit / 1e6:,.1f} MB that are {limit_reason}.")
+            return _counted(receive, limit)
+        # The body is checked as a whole, then handed on as if it had just arrived.
         body = await _buffered(receive, _JSON_BYTES)
         if isinstance(body, Refusal):
             return body
@@ -533,8 +570,8 @@ def _client(scope: Scope) -> str:
     return str(peer[:64])
 
 
-async def _buffered(receive: Receive, most: int) -> bytes | Refusal:
-    """The whole body; refused where it is longer than `most` bytes."""
+async def _buffered(receive: Receive, limit: int) -> bytes | Refusal:
+    """The whole body; refused where it is longer than `limit` bytes."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -542,8 +579,8 @@ async def _buffered(receive: Receive, most: int) -> bytes | Refusal:
             return Refusal(400, "The request ended before its body did.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > most:
-            return Refusal(413, f"The request is longer than {most} bytes.")
+        if size > limit:
+            return Refusal(413, f"The request is longer than {limit} bytes.")
         if not message.get("more_body"):
             return b"".join(parts)
 
@@ -558,7 +595,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def _counted(receive: Receive, most: int) -> Receive:
+def _counted(receive: Receive, limit: int) -> Receive:
     """`receive` that fails as a form does, whose parser then deletes what it wrote."""
     size = 0
 
@@ -566,8 +603,8 @@ def _counted(receive: Receive, most: int) -> Receive:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > most:
-            raise MultiPartException(f"The upload exceeds the maximum allowed size of {most} bytes.")
+        if size > limit:
+            raise MultiPartException(f"The upload exceeds the maximum allowed size of {limit} bytes.")
         if message["type"] == "http.disconnect":
             raise MultiPartException("The upload was cut off.")
         return message
@@ -635,10 +672,11 @@ def faster_core(script: str) -> str | None:
     The search visits all nodes before the one that it is for. Each event calls it about three times for each of the
     page's 200 inputs: half of what the page's scripts took. The replacement remembers where a widget was found.
     """
-    if not (found := _SEARCH.search(script)) or _EVENTS_OF_NODE not in script:
+    match = _SEARCH.search(script)
+    if not match or _EVENTS_OF_NODE not in script:
         return None
-    faster = (Path(__file__).parent / "core.js").read_text("utf-8").replace("findNode", found["find"])
-    script = f"{script[:found.start()]}{faster}{script[found.end():]}"
+    faster = (Path(__file__).parent / "core.js").read_text("utf-8").replace("findNode", match["find"])
+    script = f"{script[:match.start()]}{faster}{script[match.end():]}"
     return script.replace(_EVENTS_OF_NODE, "return e.props.shared_props.attached_events=eventsOfNode(e.id,t),e")
 
 
@@ -652,17 +690,17 @@ def _faster_assets() -> list[BaseRoute]:
         return Route(f"/assets/{path.name}", answer)
 
     scripts = {path: faster_core(path.read_text("utf-8")) for path in _ASSETS.glob("core-*.js")}
-    found = [route(path, script) for path, script in scripts.items() if script is not None]
-    if not found:
+    routes = [route(path, script) for path, script in scripts.items() if script is not None]
+    if not routes:
         _LOG.warning("The page needs more of the browser's time: Gradio %s has no search that can be replaced.",
                      gradio.__version__)
-    return found
+    return routes
 
 
 def remove_old_uploads(folder: Path, age_s: float = UPLOAD_AGE_S) -> None:
     """Delete what was uploaded longer than `age_s` ago, also by an app that was killed. Links are not followed."""
-    now = time.time()
+    time_now = time.time()
     for path in sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else ():
         with suppress(OSError):
-            if now - path.lstat().st_mtime > age_s:
+            if time_now - path.lstat().st_mtime > age_s:
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

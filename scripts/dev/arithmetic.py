@@ -49,10 +49,10 @@ from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.sizes import FULL, BenchmarkSizes, shallower
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-POSITIONS = 300  # in the cache
-LAUNCH_S = 58e-6  # of a kernel that PyTorch launches by itself: 59.8 ms for 1,029, measured on the host of an H100
-REPLAY_S = 2.8e-6  # of a kernel within a CUDA graph: 2.91 ms for the same
-RESERVED = 0.08  # of a GPU's memory: its context, libraries and the gaps of the allocator; assumed
+POSITIONS = 300  # positions in the cache
+LAUNCH_S = 58e-6  # seconds to launch a kernel by PyTorch: 59.8 ms for 1,029, measured on the host of an H100
+REPLAY_S = 2.8e-6  # seconds for a kernel within a CUDA graph: 2.91 ms for the same
+RESERVED = 0.08  # share of a GPU's memory: its context, libraries and the gaps of the allocator; assumed
 BATCHES = (1, 2, 4, 8, 16, 32)
 _COUNTED, _SHALLOW = (1, 2, 4, 8), (2, 3)  # clips and layers that are counted
 _TEXT = 20  # ids of a text that is decoded
@@ -71,7 +71,7 @@ class GPU:
     memory: int  # bytes
     half: float  # operations a second in bfloat16 or float16, on tensor cores
     tf32: float  # the same in TF32
-    single: float  # in float32
+    single: float  # the same in float32
     triton: bool = True  # whether Triton's kernels run on it
 
 
@@ -91,7 +91,7 @@ class DecodingModel:
     adapt: Callable[[Bench, Any], None]
     begin: Callable[[Stepper, Any], None]
     depth: Callable[[BenchmarkSizes], int]  # layers
-    longest_s: float = math.inf  # of a clip
+    longest_s: float = math.inf  # longest duration of a clip
     small: bool = False
 
     def depths(self, sizes: BenchmarkSizes) -> tuple[int, ...]:
@@ -119,8 +119,8 @@ class Decoding:
 
     weights: float
     cache: float
-    launches: float  # of torch's operations
-    triton_launches: float  # of Triton's kernels and the operations that remain
+    launches: float  # launches of torch's operations
+    triton_launches: float  # launches of Triton's kernels and of the operations that remain
     adapters: float = 0.0  # torch's operations read them too; for Triton's they are merged into the weights
 
     def kernels(self, gpu: GPU) -> float:
@@ -156,11 +156,11 @@ class StepMemory:
 
     def largest_batch(self, memory: float) -> int:
         """The most clips that fit into `memory`; 0 if not one does."""
-        most = _COUNTED[-1]
-        if self.total(most) > memory:
-            return max((batch for batch in range(1, most) if self.total(batch) <= memory), default=0)
+        counted = _COUNTED[-1]
+        if self.total(counted) > memory:
+            return max((batch for batch in range(1, counted) if self.total(batch) <= memory), default=0)
         assert self.further_clip > 0, self
-        return most + int((memory - self.total(most)) // self.further_clip)
+        return counted + int((memory - self.total(counted)) // self.further_clip)
 
 
 def further(counted: Sequence[float], layers: int) -> float:
@@ -170,8 +170,10 @@ def further(counted: Sequence[float], layers: int) -> float:
 
 def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS, *, adapters: bool = False) -> Decoding:
     """Of the model `name` at these sizes, in bfloat16, with guidance where it has it; with `adapters` as by default."""
-    kind, found = MODELS[name], []
+    kind, counts = MODELS[name], []
     layers = kind.depth(sizes)
+
+    # Two shallow models are counted; the full depth follows from their difference.
     for counted in kind.depths(sizes):
         bench = Bench(shallower(sizes, counted), CPU, None, lambda text: None)
         model = kind.make(bench)
@@ -180,12 +182,14 @@ def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS, *, ad
         Precision("cpu", torch.bfloat16, "for the count").cast(model, ())
         read = [(".lora_" in key or key.startswith("lora_"), value.nbytes)
                 for part in (*model.transformer.layers, model.speech_head) for key, value in part.named_parameters()]
-        found.append((sum(size for of_adapter, size in read if not of_adapter), launches(name, model),
-                      launches(name, model, triton=True), sum(size for of_adapter, size in read if of_adapter)))
+        counts.append((sum(size for of_adapter, size in read if not of_adapter), launches(name, model),
+                       launches(name, model, triton=True), sum(size for of_adapter, size in read if of_adapter)))
+
+    # Guidance decodes each text in two rows.
     rows, width = 2 if model.guided else 1, model.config.decoder.width
-    value_bytes = next(model.speech_head.parameters()).element_size()  # as the cache has on a GPU
+    value_bytes = next(model.speech_head.parameters()).element_size()  # the cache of a GPU has the same type
     cache = rows * layers * 2 * width * positions * value_bytes
-    weights, plain, fused, lora = (further(counted, layers) for counted in zip(*found, strict=True))
+    weights, plain, fused, lora = (further(counted, layers) for counted in zip(*counts, strict=True))
     return Decoding(weights, cache, plain, fused, lora)
 
 
@@ -208,14 +212,14 @@ def _triton_kernels() -> Iterator[None]:
     scratch, codes = torch.zeros(1), triton_sampling._sample.arg_names.index("sampled")
 
     class Kernel:
-        def __init__(self, written: int | None = None) -> None:
-            self.written = written
+        def __init__(self, output: int | None = None) -> None:
+            self.written = output
 
         def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
             return lambda *arguments, **_: (scratch if self.written is None else arguments[self.written]).zero_()
 
-    def chosen(hidden: torch.Tensor, decoder: Any, *more: Any) -> Any:
-        head, layers = decoder.config.width // decoder.config.heads, [*decoder.linear_layers, *more]
+    def chosen(hidden: torch.Tensor, decoder: Any, *extra: Any) -> Any:
+        head, layers = decoder.config.width // decoder.config.heads, [*decoder.linear_layers, *extra]
         return triton_kernels if triton_kernels.supports(hidden, head, layers) else None
 
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
@@ -234,9 +238,9 @@ class _Unmerged:
         return getattr(layer, "base_layer", layer).weight
 
 
-def _writes(func: Any, given: list[torch.Tensor], results: list[torch.Tensor]) -> bool:
+def _writes(func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> bool:
     """Whether an operation writes memory: its result is neither a view, the input itself nor left empty."""
-    storages = {value.untyped_storage()._cdata for value in given}
+    storages = {value.untyped_storage()._cdata for value in inputs}
     return "empty" not in func._schema.name and (func._schema.is_mutable or any(
         value.untyped_storage()._cdata not in storages for value in results))
 
@@ -253,17 +257,18 @@ class _Operations(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        self.count += _writes(func, _tensors((args, kwargs)), _tensors(made))
-        return made
+        result = func(*args, **(kwargs or {}))
+        self.count += _writes(func, _tensors((args, kwargs)), _tensors(result))
+        return result
 
 
 def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, *, checkpointing: bool
                 ) -> StepMemory:
     """Of clips that all have the length of the longest one of the benchmark."""
-    found = [_peaks(name, sizes, scope, dtype, layers, _COUNTED, checkpointing=checkpointing)
-             for layers in MODELS[name].depths(sizes)]
-    model, *peaks = (further(counted, MODELS[name].depth(sizes)) for counted in zip(*found, strict=True))
+    counts = [_peaks(name, sizes, scope, dtype, layers, _COUNTED, checkpointing=checkpointing)
+              for layers in MODELS[name].depths(sizes)]
+    # Peaks of two depths give that of the full model.
+    model, *peaks = (further(counted, MODELS[name].depth(sizes)) for counted in zip(*counts, strict=True))
     return StepMemory(model, tuple(peaks))
 
 
@@ -291,9 +296,9 @@ def benchmark_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torc
 class GPUKernel:
     """An operation as a GPU runs it."""
 
-    kind: str  # of `KINDS`
-    precision: str  # in which it multiplies: the name of a peak of `GPU`
-    operations: float  # of products, convolutions and attention: two for each multiplication with its sum
+    kind: str  # a name in `KINDS`
+    precision: str  # precision of its products: the name of a peak of `GPU`
+    operations: float  # operations of products, convolutions and attention: two for each multiplication with its sum
     moved: float  # bytes of all that it reads and writes, once each
 
     def seconds(self, gpu: GPU) -> float:
@@ -336,10 +341,10 @@ def _flow(sizes: BenchmarkSizes, dtype: torch.dtype, steps: int) -> Network:
     config = model.config
 
     def render() -> object:
-        given = FlowPrompt(torch.zeros(1, prompt, dtype=torch.long, device=CUDA),
-                           torch.zeros(1, MEL_FRAMES_PER_CODE * prompt, config.estimator.n_mels, device=CUDA),
-                           torch.zeros(1, config.speaker_embedding_size, device=CUDA))
-        return model.mel(torch.zeros(1, sizes.sound_codes, dtype=torch.long, device=CUDA), given, steps=steps)
+        flow_prompt = FlowPrompt(torch.zeros(1, prompt, dtype=torch.long, device=CUDA),
+                                 torch.zeros(1, MEL_FRAMES_PER_CODE * prompt, config.estimator.n_mels, device=CUDA),
+                                 torch.zeros(1, config.speaker_embedding_size, device=CUDA))
+        return model.mel(torch.zeros(1, sizes.sound_codes, dtype=torch.long, device=CUDA), flow_prompt, steps=steps)
 
     return model, render
 
@@ -361,8 +366,8 @@ def _s2mel(sizes: BenchmarkSizes, dtype: torch.dtype, steps: int) -> Network:
 
     def render() -> object:
         shapes = (1, prompt, config.width), (1, prompt, config.n_mels), (1, config.style)
-        given = S2MelPrompt(*(torch.zeros(shape, device=CUDA) for shape in shapes))
-        return model.mel(torch.zeros(1, _s2mel_frames(sizes), config.width, device=CUDA), given, steps=steps)
+        mel_prompt = S2MelPrompt(*(torch.zeros(shape, device=CUDA) for shape in shapes))
+        return model.mel(torch.zeros(1, _s2mel_frames(sizes), config.width, device=CUDA), mel_prompt, steps=steps)
 
     return model, render
 
@@ -404,7 +409,7 @@ def _fake_gpu(model: nn.Module, *, triton: bool) -> Iterator[None]:
     with (FakeTensorMode(allow_non_fake_inputs=True), mock.patch("torch.cuda._lazy_init"),
           mock.patch("models.cuda_graph_decode.DelayedGraph.__call__", lambda _, compute: compute()),
           mock.patch("models.cuda_graph_decode.GraphCache.check_weights", return_value=False),  # no addresses
-          mock.patch("models.matmul_backends._has_flash_attention", return_value=triton),  # on the same GPUs
+          mock.patch("models.matmul_backends._has_flash_attention", return_value=triton),  # equal for both
           mock.patch("models.decoder.has_triton", return_value=triton),
           mock.patch.multiple(triton_vocoder, _normalise=_AnyKernel(), _rotate_pairs=_AnyKernel(),
                               _snake=_AnyKernel(), _anti_aliased_snake=_AnyKernel())):
@@ -435,31 +440,37 @@ class _GPUKernels(TorchDispatchMode):
         if not (packet in flop_registry or packet is torch.ops.aten.scaled_dot_product_attention
                 or func.namespace == "prim"):
             with self:
-                if (made := func.decompose(*args, **kwargs)) is not NotImplemented:
-                    return made
-        made = func(*args, **kwargs)
-        given, results = _tensors((args, kwargs)), _tensors(made)
-        if _writes(func, given, results) and any(value.is_cuda for value in (*given, *results)):
-            self._count(func, args, kwargs, given, results)
-        return made
+                result = func.decompose(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+        result = func(*args, **kwargs)
+        inputs, results = _tensors((args, kwargs)), _tensors(result)
+        if _writes(func, inputs, results) and any(value.is_cuda for value in (*inputs, *results)):
+            self._count(func, args, kwargs, inputs, results)
+        return result
 
-    def _count(self, func, args, kwargs, given: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+    def _count(self, func, args, kwargs, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         packet, aten = func._overloadpacket, torch.ops.aten
         formula = flop_registry.get(aten._scaled_dot_product_efficient_attention
                                     if packet is aten.scaled_dot_product_attention else packet)
         operations = formula(*args, **kwargs, out_val=results[0]) if formula else 0
-        moved = sum(map(_bytes, (*given, *results)))
+        moved = sum(map(_bytes, (*inputs, *results)))
+
         if packet in (aten.copy_, aten.fill_, aten.zero_):
-            moved -= _bytes(given[0])  # is not read
+            moved -= _bytes(inputs[0])  # is not read
+        # Kernels without a formula count by the bytes that they move.
         kind = KINDS[-1]
+
         if operations:
             kind = ("attention" if "attention" in packet.__name__ else
                     "convolutions" if packet is aten.convolution else "products")
         tf32 = (torch.backends.cudnn.allow_tf32 if kind == "convolutions"
                 else torch.backends.cuda.matmul.allow_tf32)
         precision = "half" if results and results[0].itemsize == 2 else "tf32" if tf32 else "single"
+
         self.kernels.append(GPUKernel(kind, precision, operations, moved))
         if kind == "convolutions" and args[2] is not None:  # cuDNN adds no bias, so that torch does
+            # The bias of a convolution is a kernel of its own.
             self.kernels.append(GPUKernel(KINDS[-1], precision, 0, 2 * _bytes(results[0])))
 
 
@@ -493,16 +504,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _decoding_table(name: str) -> str:
     lines = []
     for adapters in (False, True):
-        found = decoding(name, FULL, adapters=adapters)
+        costs = decoding(name, FULL, adapters=adapters)
         lines += [f"**{MODELS[name].title}, one code of one text at {POSITIONS} positions in half precision, "
-                  f"{'adapters on' if adapters else 'no adapter'}**: {found.weights / 1e6:,.0f} MB of weights, "
-                  f"{found.cache / 1e6:.0f} MB of cache ({found.cache / POSITIONS / 1e3:.0f} kB a position)", "",
+                  f"{'adapters on' if adapters else 'no adapter'}**: {costs.weights / 1e6:,.0f} MB of weights, "
+                  f"{costs.cache / 1e6:.0f} MB of cache ({costs.cache / POSITIONS / 1e3:.0f} kB a position)", "",
                   "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
         for gpu in GPUS:
-            bare = found.read(gpu) / gpu.bytes_a_second
-            times = [f"{1000 * time:.3g}" for time in (bare, found.seconds(gpu, REPLAY_S),
-                                                       found.seconds(gpu, LAUNCH_S))]
-            lines.append(f"| {gpu.name} | {found.kernels(gpu):,.0f} | {' | '.join(times)} |")
+            # Decoding can be no faster than the memory is read.
+            bare = costs.read(gpu) / gpu.bytes_a_second
+            times = [f"{1000 * time:.3g}" for time in (bare, costs.seconds(gpu, REPLAY_S),
+                                                       costs.seconds(gpu, LAUNCH_S))]
+            lines.append(f"| {gpu.name} | {costs.kernels(gpu):,.0f} | {' | '.join(times)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -516,9 +528,9 @@ def _memory_table(name: str, dtype: str) -> str:
     for scope in SCOPES:
         for checkpointing in (False, True):
             print(f"{name}: {scope}", file=sys.stderr)
-            found = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing)
-            peaks = [f"{found.total(batch) / 2**30:.{2 if MODELS[name].small else 1}f}" for batch in BATCHES]
-            largest = [f"{found.largest_batch((1 - RESERVED) * gpu.memory):,}" for gpu in GPUS]
+            memory = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing)
+            peaks = [f"{memory.total(batch) / 2**30:.{2 if MODELS[name].small else 1}f}" for batch in BATCHES]
+            largest = [f"{memory.largest_batch((1 - RESERVED) * gpu.memory):,}" for gpu in GPUS]
             lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | "
                          f"{' | '.join((*peaks, *largest))} |")
     return "\n".join((*lines, ""))
@@ -530,7 +542,7 @@ def _measured_table(name: str, dtype: str) -> str:
              f"| | computed from {_SHALLOW[0]} and {_SHALLOW[1]} layers | measured with {layers} | measured/computed |",
              "|---|---|---|---|"]
     for scope in SCOPES:
-        checkpointing = scope == "full"  # as the benchmark's own plan was
+        checkpointing = scope == "full"  # the benchmark planned the same
         counted = []
         for depth_counted in (*_SHALLOW, layers):
             print(f"{name}: {scope}, {depth_counted} layers", file=sys.stderr)
@@ -543,14 +555,14 @@ def _measured_table(name: str, dtype: str) -> str:
 
 
 def _batch_table(name: str, dtype: str) -> str:
-    most, layers = BATCHES[-1], MODELS[name].depth(FULL)
-    lines = [f"**{MODELS[name].title}, peak memory of a step of {most} clips in {dtype}, GiB**", "",
+    batch, layers = BATCHES[-1], MODELS[name].depth(FULL)
+    lines = [f"**{MODELS[name].title}, peak memory of a step of {batch} clips in {dtype}, GiB**", "",
              f"| | computed from at most {_COUNTED[-1]} clips | measured | measured/computed |", "|---|---|---|---|"]
     for scope in SCOPES:
         for checkpointing in (False, True):
             print(f"{name}: {scope}", file=sys.stderr)
-            computed = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing).total(most)
-            measured = sum(_peaks(name, FULL, scope, getattr(torch, dtype), layers, (most,),
+            computed = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing).total(batch)
+            measured = sum(_peaks(name, FULL, scope, getattr(torch, dtype), layers, (batch,),
                                   checkpointing=checkpointing))
             lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | "
                          f"{computed / 2**30:.3f} | {measured / 2**30:.3f} | {measured / computed:.3f} |")
@@ -562,30 +574,35 @@ def _rendering_tables(networks: Sequence[str]) -> str:
     lines = ["**Rendering, what is counted**", "",
              "| | 1e12 operations in half precision | TF32 | float32 | of all, attention | GB moved | kernels "
              "| on a T4 | weights, GB | peak of other tensors, GiB |", "|---" * 10 + "|"]
-    found = {name: {triton: rendering(name, FULL, triton=triton) for triton in (True, False)} for name in networks}
-    for name, both in found.items():
-        made = both[True]
-        operations = [made.operations(precision) / 1e12 for precision in ("half", "tf32", "single")]
-        attention = sum(kernel.operations for kernel in made.kernels if kernel.kind == KINDS[0]) / 1e12
+    renderings = {name: {triton: rendering(name, FULL, triton=triton) for triton in (True, False)} for name in networks}
+
+    for name, by_triton in renderings.items():
+        network = by_triton[True]
+        operations = [network.operations(precision) / 1e12 for precision in ("half", "tf32", "single")]
+        attention = sum(kernel.operations for kernel in network.kernels if kernel.kind == KINDS[0]) / 1e12
         lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in (*operations, attention))} | "
-                     f"{sum(kernel.moved for kernel in made.kernels) / 1e9:.1f} | {len(made.kernels):,} | "
-                     f"{len(both[False].kernels):,} | {made.weights / 1e9:.2f} | {made.activations / 2**30:.2f} |")
+                     f"{sum(kernel.moved for kernel in network.kernels) / 1e9:.1f} | {len(network.kernels):,} | "
+                     f"{len(by_triton[False].kernels):,} | {network.weights / 1e9:.2f} | "
+                     f"{network.activations / 2**30:.2f} |")
     lines += ["", "**Rendering, ms**", "",
               f"| | {' | '.join(f'{name}: work alone | with graphs | without' for name in networks)} |",
               "|---" * (1 + 3 * len(networks)) + "|"]
+
     for gpu in GPUS:
-        made_there = [both[gpu.triton] for both in found.values()]
-        times = [1000 * time for made in made_there
-                 for time in (made.seconds(gpu), made.seconds(gpu, REPLAY_S), made.without_graphs(gpu))]
+        usable = [variants[gpu.triton] for variants in renderings.values()]
+        times = [1000 * time for variant in usable
+                 for time in (variant.seconds(gpu), variant.seconds(gpu, REPLAY_S), variant.without_graphs(gpu))]
         lines.append(f"| {gpu.name} | {' | '.join(f'{time:.1f}' for time in times)} |")
+
     gpu = GPUS[-2]
     lines += ["", f"**On one {gpu.name} with graphs, ms (kernels)**", "", f"| | {' | '.join(KINDS)} |",
               "|---" * 5 + "|"]
-    for name, both in found.items():
-        made = both[gpu.triton]
-        cells = [f"{1000 * made.seconds(gpu, REPLAY_S, (kind,)):.1f} "
-                 f"({sum(kernel.kind == kind for kernel in made.kernels):,})" for kind in KINDS]
+    for name, by_triton in renderings.items():
+        network = by_triton[gpu.triton]
+        cells = [f"{1000 * network.seconds(gpu, REPLAY_S, (kind,)):.1f} "
+                 f"({sum(kernel.kind == kind for kernel in network.kernels):,})" for kind in KINDS]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+
     return "\n".join((*lines, ""))
 
 

@@ -30,7 +30,7 @@ from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
 
 LIMIT_S = 480.0
-_STOPPING_S = 20.0  # of it, in which interrupted tests write what they found
+_STOPPING_S = 20.0  # seconds of the limit, in which interrupted tests write their report
 _ROOT = Path(__file__).resolve().parents[2]
 _BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction", "certificate", "built-in")
 _PARALLEL = ("-n", "auto", "--maxprocesses", "14", "--dist")
@@ -110,52 +110,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help=f"how long a stage may take (default: {LIMIT_S:.0f})")
     parser.add_argument("--quick", action="store_true", help="narrow models in the benchmark")
     args = parser.parse_args(arguments)
+
+    # Wrong names are refused before the first stage takes its minutes.
     names = args.stage.split(",")
-    if unknown := [name for name in names if name not in STAGES]:
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
         parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
     try:
         device = compute.setup_device(args.device)
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
         return USAGE_ERROR
+
     failed = False
     for name in names:
         print(f"{name}: {STAGES[name].what}", flush=True)
-        made = run(name, device, args.scratch / name, quick=args.quick, limit_s=args.limit)
-        write(args.out, made)
-        print(f"{name}: {made.result} in {made.seconds:.0f} s {made.reason}", flush=True)
-        failed |= made.result in ("failed", "stopped")
+        result = run(name, device, args.scratch / name, quick=args.quick, limit_s=args.limit)
+        write(args.out, result)
+        print(f"{name}: {result.result} in {result.seconds:.0f} s {result.reason}", flush=True)
+        failed |= result.result in ("failed", "stopped")
     print(f"Written: {args.out / 'gpu.json'} and {args.out / 'gpu.md'}")
     return int(failed)
 
 
 def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s: float = LIMIT_S) -> StageResult:
     """Run one stage; what it prints goes to `log` in `scratch`."""
-    stage, where = STAGES[name], machine.describe(device)
+    stage, host = STAGES[name], machine.describe(device)
     scratch.mkdir(parents=True, exist_ok=True)
     report = scratch / "tests.xml"
     if stage.tests:
         command = ["-m", "pytest", *stage.tests, "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}",
-                   "-o", "junit_duration_report=call"]  # else the report has tests, too, that an interrupt ended
+                   "-o", "junit_duration_report=call"]  # without this the report also has tests that an interrupt ended
     elif stage.parts:
         command = ["-m", "scripts.dev.benchmark", "--only", stage.parts, "--device", device.type, "--out", str(scratch),
                    *(["--quick"] if quick else []), *(["--against-reference"] if stage.against_reference else [])]
     else:
         command = ["-m", "scripts.demo", "--workspace", str(scratch / "workspace"), "--json"]
-    made = StageResult(name, stage.what, " ".join(("python", *command)).replace(str(scratch), "SCRATCH"), "passed", 0.0,
-                       datetime.now().date().isoformat(), where.commit,
-                       f"{where.device}; {where.processor}, {where.cores} cores, {where.threads} threads, load "
-                       f"{where.load:.1f}; torch {where.torch}")
+    made = StageResult(name, stage.what, " ".join(("python", *command)).replace(str(scratch), "SCRATCH"),
+                         "passed", 0.0,
+                       datetime.now().date().isoformat(), host.commit,
+                       f"{host.device}; {host.processor}, {host.cores} cores, {host.threads} threads, load "
+                       f"{host.load:.1f}; torch {host.torch}")
+
     if stage.against_reference and not _REFERENCE.is_file():
         made.result, made.reason = "not run", "the published package is not there: make reference"
         return made
-    for left in (report, scratch / "benchmark.json"):
-        left.unlink(missing_ok=True)
-    if stage.tests:  # in a shell's background job interrupts are ignored, and so by the programs that it starts
+
+    # Reports of an earlier run would look like this one's.
+    for old_report in (report, scratch / "benchmark.json"):
+        old_report.unlink(missing_ok=True)
+    if stage.tests:  # interrupts are ignored in a shell's background job, and so by the programs that it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
         limit_s -= min(_STOPPING_S, limit_s / 2)
+
     start = time.monotonic()
     with open(scratch / "log", "w", encoding="utf-8") as log:
+        # A session of its own lets the whole group be killed.
         process = subprocess.Popen([sys.executable, *command], cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT,
                                    env={**os.environ, **stage.environment}, start_new_session=True)
         try:
@@ -169,17 +179,21 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_STOPPING_S)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # what tests started too, which may hold the GPU
+            with contextlib.suppress(ProcessLookupError):  # processes that tests started may hold the GPU
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
     made.seconds = round(time.monotonic() - start, 1)
+
+    # Each kind of stage leaves its results in its own file.
     if report.is_file():
         made.found = _counts(report)
-    elif (scratch / "benchmark.json").is_file():  # of the parts that ended, if it was stopped
+    elif (scratch / "benchmark.json").is_file():  # only the parts that ended, if it was stopped
         text = (scratch / "benchmark.json").read_text(encoding="utf-8")
         made.found = json.loads(text.replace(str(scratch), "SCRATCH"))
     elif not stage.tests and not stage.parts and made.result == "passed":
         made.found = json.loads((scratch / "log").read_text(encoding="utf-8").splitlines()[-1])
+
     if made.result == "passed" and not made.found:
         made.result, made.reason = "failed", "it ended well and left no results"
     if made.result == "passed" and made.found.get("passed") == 0:
@@ -189,7 +203,7 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
 
 def _counts(report: Path) -> dict[str, Any]:
     """How many tests passed and were skipped, and the names of those that failed."""
-    found: dict[str, Any] = {"passed": 0, "skipped": 0, "failed": []}
+    counts: dict[str, Any] = {"passed": 0, "skipped": 0, "failed": []}
     try:
         root = ElementTree.parse(report).getroot()
     except ElementTree.ParseError:  # killed while it was written
@@ -197,18 +211,19 @@ def _counts(report: Path) -> dict[str, Any]:
     for case in root.iter("testcase"):
         kinds = {child.tag for child in case}
         if kinds & {"failure", "error"}:
-            found["failed"].append(f"{case.get('classname')}::{case.get('name')}")
+            counts["failed"].append(f"{case.get('classname')}::{case.get('name')}")
         else:
-            found["skipped" if "skipped" in kinds else "passed"] += 1
-    return found
+            counts["skipped" if "skipped" in kinds else "passed"] += 1
+    return counts
 
 
-def write(folder: Path, made: StageResult) -> None:
+def write(folder: Path, result: StageResult) -> None:
     """Put the stage's result into both files in `folder`, in the place of an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "gpu.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    results = {**before, made.stage: asdict(made)}
+    # Results of other stages stay.
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    results = {**stored, result.stage: asdict(result)}
     ordered = {name: results[name] for name in (*STAGES, *results) if name in results}  # also of former stages
     path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "gpu.md").write_text(_markdown(ordered), encoding="utf-8")
@@ -217,29 +232,31 @@ def write(folder: Path, made: StageResult) -> None:
 def _markdown(results: dict[str, dict[str, Any]]) -> str:
     lines = ["# On a GPU", "", "Written by `make gpu`.", "",
              "| stage | what | result | seconds | date, commit, device |", "|---|---|---|---|---|"]
-    for name, one in results.items():
-        outcome = one["result"] + (f": {one['reason']}" if one["reason"] else "")
-        if "passed" in one["found"]:
-            outcome += f" ({one['found']['passed']} passed, {len(one['found']['failed'])} failed, "
-            outcome += f"{one['found']['skipped']} skipped)"
-        lines.append(f"| {name} | {one['what']} | {outcome} | {one['seconds']:g} | {one['date']}, {one['commit']}, "
-                     f"{one['device']} |")
-    for name, one in results.items():
-        found = one["found"]
-        if found.get("failed"):
-            lines += ["", f"## {name}: failed", "", *(f"- `{test}`" for test in found["failed"])]
-        if "errors" in found:
-            lines += ["", f"## {name}", "", "```json", json.dumps(found, ensure_ascii=False, indent=1), "```"]
-        if found.get("rows") or found.get("costs"):
-            lines += ["", f"## {name}", "", f"`{one['command']}`", "",
+    for name, stage in results.items():
+        outcome = stage["result"] + (f": {stage['reason']}" if stage["reason"] else "")
+        if "passed" in stage["found"]:
+            outcome += f" ({stage['found']['passed']} passed, {len(stage['found']['failed'])} failed, "
+            outcome += f"{stage['found']['skipped']} skipped)"
+        lines.append(f"| {name} | {stage['what']} | {outcome} | {stage['seconds']:g} | {stage['date']}, "
+                     f"{stage['commit']}, "
+                     f"{stage['device']} |")
+
+    for name, stage in results.items():
+        outcome_data = stage["found"]
+        if outcome_data.get("failed"):
+            lines += ["", f"## {name}: failed", "", *(f"- `{test}`" for test in outcome_data["failed"])]
+        if "errors" in outcome_data:
+            lines += ["", f"## {name}", "", "```json", json.dumps(outcome_data, ensure_ascii=False, indent=1), "```"]
+        if outcome_data.get("rows") or outcome_data.get("costs"):
+            lines += ["", f"## {name}", "", f"`{stage['command']}`", "",
                       "| | unit | median | lowest | highest | package | speed-up | target |",
                       "|---|---|---|---|---|---|---|---|"]
-            for row in found["rows"]:
+            for row in outcome_data["rows"]:
                 package, ratio = row["package"], row["ratio"]
                 cells = (row["what"], row["unit"], *(f"{row['ours'][key]:.4g}" for key in ("median", "least", "most")),
                          f"{package['median']:.4g}" if package else "", f"{ratio:.2f}" if ratio else "", row["target"])
                 lines.append(f"| {' | '.join(cells)} |")
-            for cost in found["costs"]:
+            for cost in outcome_data["costs"]:
                 lines.append(f"| {cost['what']} | {cost['unit']} | {cost['value']:.4g} | | | | | {cost['note']} |")
     return "\n".join(lines) + "\n"
 

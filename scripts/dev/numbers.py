@@ -58,8 +58,9 @@ def other_library(name: str, chosen: Numbers) -> NumberSpeller | None:
     """The speller that was not chosen; None where it does not know the language."""
     languages = {code.lower().replace("_", "-"): code for code in library_languages()}
     if chosen.engine == "icu":
-        known = languages.get(name)
-        return number_speller(Numbers(engine="num2words", language=known)) if known else None
+        library_code = languages.get(name)
+        return number_speller(Numbers(engine="num2words", language=library_code)) if library_code else None
+    # num2words has the country's code for Kazakh.
     language = {"kz": "kk"}.get(name, name.partition("-")[0])
     return number_speller(Numbers(engine="icu", language=language)) if language in ICU_LANGUAGES else None
 
@@ -68,16 +69,16 @@ def row(name: str, numbers: list[int], reasons: dict[str, str]) -> str:
     chosen = shipped(name)
     speller = number_speller(chosen)
     assert speller is not None
-    said = [speller.cardinal(number) for number in numbers]
+    spellings = [speller.cardinal(number) for number in numbers]
     other = other_library(name, chosen)
     otherwise = [other.cardinal(number) for number in numbers] if other else []
-    differ = [(number, one, two) for number, one, two in zip(numbers, said, otherwise, strict=False)
-              if _letters(one) != _letters(two)]
+    differ = [(number, word, two) for number, word, two in zip(numbers, spellings, otherwise, strict=False)
+              if _letters(word) != _letters(two)]
     example = "; ".join(f"{number:,}: {two or 'nothing'}" for number, _, two in differ[:1] + differ[-1:])
-    missing = said.count(None)
-    doubled = len(said) - missing - len({words for words in said if words is not None})
+    silent = spellings.count(None)
+    doubled = len(spellings) - silent - len({words for words in spellings if words is not None})
     count = str(len(differ)) if other else "not known to it"
-    return f"| {name} | {chosen.engine} | {missing} | {doubled} | {count} | {example} | {reasons.get(name, '')} |"
+    return f"| {name} | {chosen.engine} | {silent} | {doubled} | {count} | {example} | {reasons.get(name, '')} |"
 
 
 def _letters(words: str | None) -> str:
@@ -90,7 +91,8 @@ def document(names: tuple[str, ...], count: int = 2000) -> str:
     reasons = {code: entry["why"] for code, entry in entries["icu"].items()} | entries["num2words"]
     numbers = values(count)
     rows = "\n".join(row(name, numbers, reasons) for name in names)
-    own = "\n".join(f"| {name} | {package} | {differ} | {why} |" for name, (package, differ, why, _) in OWN.items())
+    grammars = "\n".join(f"| {name} | {package} | {differ} | {reason} |"
+                         for name, (package, differ, reason, _) in OWN.items())
     return f"""# Numbers
 
 Which library says the numbers of each language that has no grammar of ours (`am`, `om`, `ti`), compared over
@@ -109,7 +111,7 @@ names replaced, none differs.
 
 | language | compared with | differ | why |
 |---|---|---|---|
-{own}
+{grammars}
 """
 
 

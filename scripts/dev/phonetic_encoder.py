@@ -63,9 +63,9 @@ def read_whisper(folder: Path) -> dict[str, torch.Tensor]:
     for path in sorted(folder.glob("model*.safetensors")):
         for name, value in weights.read(path).items():
             short = name.removeprefix(_PREFIX).replace("self_attn.", "")
-            wanted = short.startswith("conv") or (
+            is_used = short.startswith("conv") or (
                 short.startswith("layers.") and int(short.split(".")[1]) < LAYERS)
-            if name.startswith(_PREFIX) and wanted:
+            if name.startswith(_PREFIX) and is_used:
                 tensors[short] = value.float()
     return tensors
 

@@ -48,10 +48,11 @@ def main(folder: Path) -> None:
         clips = corpus.shape[1]
         if not clips:
             continue
-        whole = match_texts(*corpus)
+
+        match_of_all = match_texts(*corpus)
         offsets = [offset for offset in range(-MAX_OFFSET, MAX_OFFSET + 1) if offset]
         named = [match_texts(np.roll(corpus[0], offset), *corpus[1:]).offset for offset in offsets]
-        print(f"{path.stem}: {whole.kind}, {whole.measured}; shifted by {offsets} rows: {named}")
+        print(f"{path.stem}: {match_of_all.kind}, {match_of_all.measured}; shifted by {offsets} rows: {named}")
 
         generator = np.random.default_rng(5)
         for size in _SIZES:
@@ -62,14 +63,15 @@ def main(folder: Path) -> None:
                 counts[size, "false: unrelated"].append(match.kind is MatchKind.UNRELATED)
                 offset = offsets[number % len(offsets)]
                 shifted = np.roll(lengths, offset)
+                # A shift in a real dataset has no partner at one end.
                 lost = shifted.copy()
                 lost[:max(0, offset)] = lost[size + min(0, offset):] = np.nan
                 for name, texts in (("cyclic", shifted), ("one end lost", lost)):
-                    found = match_texts(texts, *durations)
+                    shifted_match = match_texts(texts, *durations)
                     counts[size, f"{abs(offset)} rows, {name}: offset named"].append(
-                        (found.kind, found.offset) == (MatchKind.SHIFTED, offset))
+                        (shifted_match.kind, shifted_match.offset) == (MatchKind.SHIFTED, offset))
                     counts[size, f"{abs(offset)} rows, {name}: wrong offset"].append(
-                        found.kind is MatchKind.SHIFTED and found.offset != offset)
+                        shifted_match.kind is MatchKind.SHIFTED and shifted_match.offset != offset)
 
     kinds = sorted({kind for _, kind in counts})
     print(f"\n| of {_SUBSETS} subsets a corpus | {' | '.join(f'{size} clips' for size in _SIZES)} |")

@@ -58,25 +58,27 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Measure the chosen parts."""
     device = compute.setup_device(args.device)
     folder = Path(args.out) if args.out else Workspace.open(args.workspace).path / "benchmark"
+
     folder.mkdir(parents=True, exist_ok=True)
-    where, sizes = machine.describe(device), QUICK if args.quick else FULL
+    machine_now, sizes = machine.describe(device), QUICK if args.quick else FULL
+
     if args.repeats:
         sizes = replace(sizes, repeats=args.repeats)
     settings = {"command": " ".join(command), "date": datetime.now().date().isoformat(),
                 "sizes": "quick" if args.quick else "full"}
-    found, partial = BenchmarkResults(), list[BenchmarkRow]()
+    all_results, partial = BenchmarkResults(), list[BenchmarkRow]()
 
     def write(results_now: BenchmarkResults) -> None:
         if args.quick:  # the package's models are not narrow
             results_now = replace(results_now, rows=tuple(
                 replace(row, equal_sizes=row.package is None or row.against != PUBLISHED) for row in results_now.rows))
-        for file, text in (("benchmark.json", results.as_json(where, settings, results_now)),
-                           ("benchmark.md", results.as_markdown(where, settings, results_now))):
+        for file, text in (("benchmark.json", results.as_json(machine_now, settings, results_now)),
+                           ("benchmark.md", results.as_markdown(machine_now, settings, results_now))):
             (folder / file).write_text(text, encoding="utf-8")
 
     def keep(rows: Sequence[BenchmarkRow]) -> None:
         partial.extend(rows)
-        write(replace(found, rows=(*found.rows, *partial)))
+        write(replace(all_results, rows=(*all_results.rows, *partial)))
 
     with ExitStack() as stack:
         reference = None
@@ -85,11 +87,12 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
             reference = stack.enter_context(opened)
         bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True), keep)
         for name in args.only:
+            # Results are written after each part, as a later one may fail.
             part = PARTS[name](bench)
-            found = BenchmarkResults(found.rows + part.rows, found.costs + part.costs)
+            all_results = BenchmarkResults(all_results.rows + part.rows, all_results.costs + part.costs)
             partial.clear()
             bench.tidy()
-            write(found)
+            write(all_results)
     print((folder / "benchmark.md").read_text("utf-8"))
     print(f"Written: {folder / 'benchmark.json'} and {folder / 'benchmark.md'}")
     return 0

@@ -36,16 +36,16 @@ class Bench:
 
     def half(self) -> torch.dtype | None:
         """The half precision of the hardware, or None."""
-        found = precision.decide("auto", self.device).dtype
-        return None if found is torch.float32 else found
+        dtype = precision.decide("auto", self.device).dtype
+        return None if dtype is torch.float32 else dtype
 
     def halves(self) -> list[str]:
         """The names of all half precisions that the hardware has."""
-        found = []
+        names = []
         for name in ("bfloat16", "float16"):
             with suppress(UserError):
-                found.append(precision.decide(name, self.device).name)
-        return found
+                names.append(precision.decide(name, self.device).name)
+        return names
 
     def quantized(self) -> list[str]:
         """The kinds of quantized weights that a CPU speaks with."""
@@ -71,5 +71,5 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):  # of glibc
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):  # a function of glibc
         library.malloc_trim(0)

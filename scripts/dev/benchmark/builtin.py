@@ -85,17 +85,18 @@ def _samples(bench: Bench) -> list[Sample]:
     samples = []
     for language in ("en", "fr"):
         for text, path in tiny_family.held_out_recordings(PACK, language)[:bench.sizes.recordings]:
-            found = extractor.extract(audio.load(path, extractor.sample_rate))
-            speaker = found.conditioning["speaker_embedding"]
-            prompt = max(prompts, key=lambda one: float(one["speaker_embedding"] @ speaker))
-            samples.append(Sample(front_end.encode(text, language), found.speech_codes.astype(np.int64), prompt))
+            features = extractor.extract(audio.load(path, extractor.sample_rate))
+            speaker = features.conditioning["speaker_embedding"]
+            prompt = max(prompts, key=lambda conditioning: float(conditioning["speaker_embedding"] @ speaker))
+            samples.append(Sample(front_end.encode(text, language), features.speech_codes.astype(np.int64), prompt))
     return samples
 
 
 def _vocoder_cost(bench: Bench, samples: list[Sample]) -> Cost:
     """The vocoder stays in float32."""
     vocoders = [family("tiny").load_vocoder(PACK, device) for device in (_CPU, bench.device)]
-    wanted, made = (torch.cat([vocoder.decode(sample.speech_codes, Voice(sample.conditioning)) for sample in samples])
-                    for vocoder in vocoders)
-    return Cost(PART, "vocoder, float32: waveform", decibels(wanted, made), "dB",
+    expected, actual = (torch.cat([vocoder.decode(sample.speech_codes, Voice(sample.conditioning))
+                                   for sample in samples])
+                        for vocoder in vocoders)
+    return Cost(PART, "vocoder, float32: waveform", decibels(expected, actual), "dB",
                 f"of the codes of {len(samples)} recordings, against float32 on the CPU")

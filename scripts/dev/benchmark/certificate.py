@@ -29,7 +29,7 @@ from scripts.dev.benchmark.timing import MeasurementStats
 PART = "certificate"
 _H100_S, _H100_GIB = Bound(60.0), Bound(8.0)
 _SAMPLING = Sampling(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, alignment_guard=False)
-_PULL = 1000.0  # of the stop's direction, against which random weights are small
+_PULL = 1000.0  # length of the stop's direction, against which random weights are small
 
 
 def measure(bench: Bench) -> BenchmarkResults:
@@ -38,28 +38,32 @@ def measure(bench: Bench) -> BenchmarkResults:
     if bench.device.type != "cuda" and bench.sizes.certificate == FULL.certificate:
         return BenchmarkResults(())
     bench.say(f"Certificate: {sentences} sentences by both models")
+
     wide = Precision(bench.device.type, torch.float32, "as a certificate is computed")
     models = [_ending(training.make(bench, scope, chosen=wide).tts, codes) for scope in ("rows", "gated")]
     evaluator = SpeechEvaluator(ChatterboxVocoder(s3gen.make(bench)["float32"]), {"a voice": _voice(bench)}, None,
-                                watermark=False)  # as a certificate speaks
+                                watermark=False)  # as for a certificate
     letters = [token.text for token in models[0].front_end.added_tokens() if token.kind == "character"]
-    random, texts, spoken = np.random.default_rng(0), list[tuple[str, str]](), list[Any]()
+
+    random, texts, syntheses = np.random.default_rng(0), list[tuple[str, str]](), list[Any]()
     for _ in range(sentences):
         texts.append((training.NEW, "".join(random.choice(letters, text))))
 
     def work() -> None:
         for model in models:
-            spoken.extend(evaluator.speak(model, texts, _SAMPLING))
+            syntheses.extend(evaluator.speak(model, texts, _SAMPLING))
 
     start = time.perf_counter()
+    # Time and memory are measured in the same pass.
     peak = memory_plan.peak_bytes(bench.device, work)
-    took = time.perf_counter() - start
-    assert {one.finish_reason for one in spoken} == {"stop"}
-    seconds = sum(len(one.waveform) / one.sample_rate for one in spoken) / len(spoken)
-    what = f"{sentences} sentences of {text} ids, {seconds:.1f} s each, by both models, float32"
+    duration_s = time.perf_counter() - start
+    assert {synthesis.finish_reason for synthesis in syntheses} == {"stop"}
+
+    seconds = sum(len(synthesis.waveform) / synthesis.sample_rate for synthesis in syntheses) / len(syntheses)
+    title = f"{sentences} sentences of {text} ids, {seconds:.1f} s each, by both models, float32"
     return BenchmarkResults((
-        BenchmarkRow(PART, what, "s", MeasurementStats.of([took]), bound=_H100_S),
-        BenchmarkRow(PART, f"{what}: peak memory beside the models", "GiB", MeasurementStats.of([peak / 2**30]),
+        BenchmarkRow(PART, title, "s", MeasurementStats.of([duration_s]), bound=_H100_S),
+        BenchmarkRow(PART, f"{title}: peak memory beside the models", "GiB", MeasurementStats.of([peak / 2**30]),
                      bound=_H100_GIB),
     ))
 

@@ -46,7 +46,7 @@ Arrays = Mapping[str, np.ndarray]
 def measure(bench: Bench) -> BenchmarkResults:
     """Codes and conditioning of each clip, for Chatterbox, IndexTTS2 and the built-in model."""
     sizes = bench.sizes
-    found = [
+    parts = [
         _measure_random(
             bench, "Chatterbox", ("s3gen", "extract"), [S3Gen(sizes.sound), VoiceEncoder()],
             lambda models, encoder: chatterbox.ChatterboxExtractor(models, encoder, ""),
@@ -61,8 +61,8 @@ def measure(bench: Bench) -> BenchmarkResults:
                 extractor, modules[-1], clip, extractor.sample_rate)),
         _built_in(bench),
     ]
-    return BenchmarkResults(tuple(row for part in found for row in part.rows),
-                            tuple(cost for part in found for cost in part.costs))
+    return BenchmarkResults(tuple(row for part in parts for row in part.rows),
+                            tuple(cost for part in parts for cost in part.costs))
 
 
 def _measure_random(bench: Bench, name: str, package: tuple[str, str], modules: list[nn.Module],
@@ -71,6 +71,7 @@ def _measure_random(bench: Bench, name: str, package: tuple[str, str], modules: 
 
     `package` is asked to load its models and to extract; `make` and `voice` take the modules.
     """
+
     bench.say(f"Feature extraction, {name}")
     for module in modules:
         module.requires_grad_(False).eval().to(bench.device)
@@ -80,16 +81,21 @@ def _measure_random(bench: Bench, name: str, package: tuple[str, str], modules: 
     random = torch.Generator().manual_seed(0)
     clips = [0.1 * torch.randn(length, generator=random) for length in lengths]
     total_s = sum(bench.sizes.clip_durations_s)
+
     measures: dict[str, Measure] = {
         "ours": lambda: total_s / seconds(lambda: extractor.extract_batch(clips), bench.device)}
-    if (reference := bench.reference) is not None:
+    reference = bench.reference
+    if reference is not None:
         reference.ask(package[0])
         measures["package"] = lambda: total_s / reference.ask(package[1], lengths=lengths)["seconds"]
-    found = measure_interleaved(measures, bench.sizes.repeats)
-    what = f"{name}, {len(clips)} clips of {min(bench.sizes.clip_durations_s):g} to " \
+
+    stats = measure_interleaved(measures, bench.sizes.repeats)
+    title = f"{name}, {len(clips)} clips of {min(bench.sizes.clip_durations_s):g} to " \
            f"{max(bench.sizes.clip_durations_s):g} s"
-    row = BenchmarkRow(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True)
+    row = BenchmarkRow(PART, title, "h/h", stats["ours"], stats.get("package"), more_is_better=True)
     bench.keep([row])
+
+    # On a GPU the features are compared with those of a CPU.
     costs: list[Cost] = []
     if bench.device.type != "cpu":
         def compute(*modules: nn.Module) -> tuple[list[Arrays], Arrays]:
@@ -97,26 +103,26 @@ def _measure_random(bench: Bench, name: str, package: tuple[str, str], modules: 
             return ([features.arrays for features in extractor.extract_batch(clips)],
                     voice(extractor, clips[-1], *modules).timbre)
 
-        (features, timbre), (wanted, wanted_timbre) = compute(*modules), compute(*map(bench.on_cpu, modules))
-        costs += _costs(f"{name}, float32", features, wanted)
+        (features, timbre), (expected, wanted_timbre) = compute(*modules), compute(*map(bench.on_cpu, modules))
+        costs += _costs(f"{name}, float32", features, expected)
         costs += _costs(f"{name}, float32, reference clip", [timbre], [wanted_timbre])
     bench.tidy()
     return BenchmarkResults((row,), tuple(costs))
 
 
-def _costs(name: str, found: Sequence[Arrays], wanted: Sequence[Arrays]) -> list[Cost]:
+def _costs(name: str, results: Sequence[Arrays], expected: Sequence[Arrays]) -> list[Cost]:
     """For each array of the clips the share of equal codes, or the mean relative error."""
-    costs, note = [], f"{len(wanted)} {'clip' if len(wanted) == 1 else 'clips'}, against float32 on the CPU"
-    for key, first in wanted[0].items():
-        pairs = [(one[key].astype(np.float64), true[key].astype(np.float64))
-                 for one, true in zip(found, wanted, strict=True)]
-        what = key.replace("_", " ")
+    costs, note = [], f"{len(expected)} {'clip' if len(expected) == 1 else 'clips'}, against float32 on the CPU"
+    for key, first in expected[0].items():
+        pairs = [(result[key].astype(np.float64), true[key].astype(np.float64))
+                 for result, true in zip(results, expected, strict=True)]
+        array = key.replace("_", " ")
         if first.dtype.kind in "iu":
-            same = np.concatenate([one == true for one, true in pairs])
-            costs.append(Cost(PART, f"{name}: {what} that are the same", 100 * float(same.mean()), "%", note))
+            same = np.concatenate([result == true for result, true in pairs])
+            costs.append(Cost(PART, f"{name}: {array} that are the same", 100 * float(same.mean()), "%", note))
         else:
-            errors = [float(np.linalg.norm(one - true) / np.linalg.norm(true)) for one, true in pairs]
-            costs.append(Cost(PART, f"{name}: relative error of the {what}", 100 * float(np.mean(errors)), "%", note))
+            errors = [float(np.linalg.norm(result - true) / np.linalg.norm(true)) for result, true in pairs]
+            costs.append(Cost(PART, f"{name}: relative error of the {array}", 100 * float(np.mean(errors)), "%", note))
     return costs
 
 
@@ -124,6 +130,7 @@ def _built_in(bench: Bench) -> BenchmarkResults:
     """Features of the demo's clips for the built-in model as preparing makes them: read, extracted and cached."""
     bench.say("Feature extraction, built-in model")
     folder = Path(pack.__file__).parent / "pack"
+
     extractor = family("tiny").load_extractor(folder, bench.device)
     source = demo_dataset("am")
     rows = import_source(source, "am").rows[:bench.sizes.demo_clips]
@@ -131,6 +138,7 @@ def _built_in(bench: Bench) -> BenchmarkResults:
                           "",
                   hashlib.sha256(row.id.encode()).hexdigest()) for row in rows]
     dataset = PreparedDataset(source, make_card("demo", "am", "demo", clips), tuple(clips))
+    # The unit is hours of speech in an hour.
     total_s = sum(clip.duration_s for clip in clips)
 
     def prepare() -> float:
@@ -138,15 +146,18 @@ def _built_in(bench: Bench) -> BenchmarkResults:
             workspace = Workspace.open(folder)
             return total_s / seconds(lambda: extract_features(dataset, extractor, workspace, _Silent()), bench.device)
 
-    found = measure_interleaved({"ours": prepare}, bench.sizes.repeats)
-    what = f"built-in model, {len(clips)} clips of the demo ({total_s / 60:.1f} min), read and cached"
-    row = BenchmarkRow(PART, what, "h/h", found["ours"], None, more_is_better=True)
+    stats = measure_interleaved({"ours": prepare}, bench.sizes.repeats)
+    title = f"built-in model, {len(clips)} clips of the demo ({total_s / 60:.1f} min), read and cached"
+    row = BenchmarkRow(PART, title, "h/h", stats["ours"], None, more_is_better=True)
+
     if bench.device.type == "cpu":
         return BenchmarkResults((row,))
+
     on_cpu = family("tiny").load_extractor(folder, torch.device("cpu"))
     waveforms = [audio.load(row.audio, extractor.sample_rate) for row in rows]
-    features, wanted = ([features.arrays for features in one.extract_batch(waveforms)] for one in (extractor, on_cpu))
-    return BenchmarkResults((row,), tuple(_costs("built-in model, float32", features, wanted)))
+    features, expected = ([features.arrays for features in model.extract_batch(waveforms)]
+                          for model in (extractor, on_cpu))
+    return BenchmarkResults((row,), tuple(_costs("built-in model, float32", features, expected)))
 
 
 class _Silent:

@@ -28,7 +28,7 @@ from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "GPT"
 _TIMES = {"bfloat16": 5.0, "int8": 5.0}  # the package's speed, aimed at on two cores
-_MS_A_CODE = Bound(0.7)  # on one H100, in bfloat16
+_MS_A_CODE = Bound(0.7)  # milliseconds on one H100, in bfloat16
 Models = Mapping[str, UnifiedVoice]
 
 
@@ -40,13 +40,15 @@ def measure(bench: Bench) -> BenchmarkResults:
     rows: list[BenchmarkRow] = []
     for context in bench.sizes.gpt_contexts:
         bench.say(f"GPT at {context} positions")
-        found = _codes(bench, models, context)
-        bench.keep(found)
-        rows += found
+        rows_here = _codes(bench, models, context)
+        bench.keep(rows_here)
+        rows += rows_here
+
     bench.say("GPT: prefill and errors")
-    found = _prefills(bench, models)
-    bench.keep(found)
-    rows += found
+    rows_here = _prefills(bench, models)
+    bench.keep(rows_here)
+    rows += rows_here
+
     costs = logits.costs(bench, PART, models, [_sample(bench, seed) for seed in range(bench.sizes.samples)], _logits)
     if bench.device.type == "cuda":
         rows += decode_rows(bench, PART, models, adapt, lambda model, texts, kind: _decoding(
@@ -60,10 +62,10 @@ def adapt(bench: Bench, model: UnifiedVoice) -> None:
 
 def make(bench: Bench) -> dict[str, UnifiedVoice]:
     """The same random weights in every precision that the device has."""
-    whole = empty(bench.sizes.voice)
-    whole.requires_grad_(False).eval().to(bench.device)
-    fill_randomly(whole)
-    return logits.precisions(bench, whole)
+    full_model = empty(bench.sizes.voice)
+    full_model.requires_grad_(False).eval().to(bench.device)
+    fill_randomly(full_model)
+    return logits.precisions(bench, full_model)
 
 
 def empty(config: UnifiedVoiceConfig) -> UnifiedVoice:
@@ -79,17 +81,19 @@ def _codes(bench: Bench, models: Models, context: int) -> list[BenchmarkRow]:
     """Milliseconds a code around `context` positions."""
     sizes, config = bench.sizes, bench.sizes.voice
     decoded = sizes.codes * (sizes.repeats + 1)
+    # The codes lie around the wanted number of positions.
     text = context - config.conditioning_length - 2 - decoded // 2
     measures = {name: _decoding(bench, model, text) for name, model in models.items()}
-    if (reference := bench.reference) is not None:
+    reference = bench.reference
+    if reference is not None:
         reference.ask("begin_gpt", text=text)
         measures["package"] = lambda: 1000 * reference.ask("decode", codes=sizes.codes)["seconds"] / sizes.codes
-    found = measure_interleaved(measures, sizes.repeats)
+    stats = measure_interleaved(measures, sizes.repeats)
     if reference is not None:
         reference.ask("done")
-    package = found.pop("package", None)
+    package = stats.pop("package", None)
     return [BenchmarkRow(PART, f"one code, {name}, {context} positions", "ms", spread, package, _TIMES.get(name),
-                         _MS_A_CODE if name == "bfloat16" else None) for name, spread in found.items()]
+                         _MS_A_CODE if name == "bfloat16" else None) for name, spread in stats.items()]
 
 
 def _decoding(bench: Bench, model: UnifiedVoice, text: int, texts: int = 1, kind: type[Stepper] | None = None

@@ -40,23 +40,26 @@ def decode_rows(bench: Bench, part: str, models: Mapping[str, Any], adapt: Calla
     """
     rows, dtype = [], bench.half() or torch.float32
     precision = str(dtype).removeprefix("torch.")
+
     model = models[precision]
-    for how in ("no adapter", "adapter"):
-        if how == "adapter":
+    for variant in ("no adapter", "adapter"):
+        if variant == "adapter":
+            # The model keeps its adapters, so that they come second.
             adapt(bench, model)
         for texts in TEXTS:
-            bench.say(f"{part}: {texts} texts together, {how}")
-            found = measure_interleaved({name: decoding(model, texts, kind) for name, kind in _KINDS.items()},
+            bench.say(f"{part}: {texts} texts together, {variant}")
+            stats = measure_interleaved({name: decoding(model, texts, kind) for name, kind in _KINDS.items()},
                                         bench.sizes.repeats)
-            for name, spread in found.items():
-                what = f"{texts} texts together, {precision}, {how}, {name}"
-                wanted = (how, name) == ("adapter", "graphs")
+            for name, spread in stats.items():
+                title = f"{texts} texts together, {precision}, {variant}, {name}"
+                has_bound = (variant, name) == ("adapter", "graphs")
                 if texts == 1:
-                    rows.append(BenchmarkRow(part, what, "ms", spread, bound=ms_a_code if wanted else None))
+                    rows.append(BenchmarkRow(part, title, "ms", spread, bound=ms_a_code if has_bound else None))
                 else:
                     speed = MeasurementStats(1000 * texts / spread.median, 1000 * texts / spread.most,
                                              1000 * texts / spread.least, spread.count)
-                    rows.append(BenchmarkRow(part, what, "codes/s", speed, more_is_better=True,
-                                             bound=codes_a_second if wanted and texts == TEXTS[-1] else None))
-            bench.keep(rows[-len(found):])
+                    rows.append(BenchmarkRow(part, title, "codes/s", speed, more_is_better=True,
+                                             bound=codes_a_second if has_bound and texts == TEXTS[-1] else None))
+
+            bench.keep(rows[-len(stats):])
     return rows

@@ -30,17 +30,17 @@ class Machine:
 
 def describe(device: torch.device) -> Machine:
     """The machine now. The device's name begins with `cpu` or `cuda`."""
-    found = compute.describe()
-    name = f"cuda: {found.accelerators[device.index or 0].name}" if device.type == "cuda" else "cpu"
+    hardware = compute.describe()
+    name = f"cuda: {hardware.accelerators[device.index or 0].name}" if device.type == "cuda" else "cpu"
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(name, _processor(), found.cores, torch.get_num_threads(), round(pages / 2**30, 1),
-                   round(os.getloadavg()[0], 1), found.torch, _commit())
+    return Machine(name, _processor(), hardware.cores, torch.get_num_threads(), round(pages / 2**30, 1),
+                   round(os.getloadavg()[0], 1), hardware.torch, _commit())
 
 
 def _processor() -> str:
     """Its name, its generation by numbers where Linux tells them, and its relevant instruction sets."""
-    found = compute.cpu_capabilities()
-    features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
+    flags = compute.cpu_capabilities()
+    features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if flags.get(flag)]
     name, information = compute.device_name(torch.device("cpu")), Path("/proc/cpuinfo")
     lines = information.read_text("utf-8").splitlines() if information.is_file() else []
     numbers = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

@@ -36,9 +36,10 @@ _RECORDINGS = 1000
 def main(counts: list[int]) -> None:
     """Each stage at each size, one process after the other."""
     for name in STAGES:
-        found = [_child(name, count) for count in counts]
-        grows = (found[-1] - found[0]) * 2**20 / max(1, counts[-1] - counts[0])
-        sizes = ", ".join(f"{count:,}: {mib:.0f} MiB" for count, mib in zip(counts, found, strict=True))
+        peaks = [_child(name, count) for count in counts]
+        # The slope tells what each further utterance costs.
+        grows = (peaks[-1] - peaks[0]) * 2**20 / max(1, counts[-1] - counts[0])
+        sizes = ", ".join(f"{count:,}: {mib:.0f} MiB" for count, mib in zip(counts, peaks, strict=True))
         print(f"{name}: {sizes} ({grows:.0f} bytes an utterance)", flush=True)
 
 
@@ -115,25 +116,28 @@ class _SilentReporter:
 
 def _prepare(count: int, folder: Path) -> Callable[[], object]:
     """Import, check, split, write, measure and index, but no sound is read, copied or measured."""
+
     (folder / "in" / "clips").mkdir(parents=True)
     for number in range(_RECORDINGS):
         (folder / "in" / "clips" / f"r{number}.wav").write_bytes(b"RIFF")
+
     with open(folder / "in" / "metadata.csv", "w", encoding="utf-8") as file:
         file.write("id,audio,text,speaker\n")
         for number in range(count):
             recording = number % _RECORDINGS
             file.write(f"u{number},clips/r{recording}.wav,{_TEXT}{number},s{recording % 70}\n")
+
     workspace = Workspace.open(folder / "workspace")
     options = PrepareOptions(source=str(folder / "in"), dataset="made", language="am")
 
-    def checked(row: SourceRow, reading: TextNormaliser, *rest: object, **options: object) -> tuple[CheckedRow, float]:
+    def checked(row: SourceRow, reading: TextNormaliser, *extra: object, **options: object) -> tuple[CheckedRow, float]:
         return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest()), 3.0
 
     def measured(dataset: PreparedDataset, workspace: Workspace, reporter: object) -> None:
         store = MeasureStore(workspace)
         for part in chunked(dataset.clips, 1000):
             spoken = ((clip.sha256, _spoken(clip, random.Random(clip.id)).measures) for clip in part)
-            store.save({name: found for name, found in spoken if found is not None})
+            store.save({name: clip_measures for name, clip_measures in spoken if clip_measures is not None})
 
     def work() -> None:
         with (patch.object(validation, "_check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
@@ -158,9 +162,9 @@ def stage(name: str, count: int) -> None:
     """Do one stage; prints what it took at its peak beyond what stood before it."""
     with tempfile.TemporaryDirectory() as folder:
         work = STAGES[name](count, Path(folder))
-        before = _peak_mib()
+        baseline_mib = _peak_mib()
         work()
-        print(f"{_peak_mib() - before:.1f}")
+        print(f"{_peak_mib() - baseline_mib:.1f}")
 
 
 if __name__ == "__main__":

@@ -102,18 +102,18 @@ class PageClient:
         with urllib.request.urlopen(f"{self.url}config", timeout=_TIMEOUT_S) as answer:
             config = json.load(answer)
         self.events = config["dependencies"]
-        self.ticker = next((one["id"] for one in config["components"] if one["props"].get("elem_id") == "live-tick"),
+        self.ticker = next((part["id"] for part in config["components"] if part["props"].get("elem_id") == "live-tick"),
                            None)  # a button that the page's script clicks; the bare page has a timer
-        self.values = {one["id"]: None if one["type"] == "state" else one["props"].get("value")
-                       for one in config["components"]}
+        self.values = {part["id"]: None if part["type"] == "state" else part["props"].get("value")
+                       for part in config["components"]}
         place = urlsplit(self.url)
         self._answered = -math.inf
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_TIMEOUT_S)
 
     def event(self, kind: str, of: int | None = None) -> Mapping[str, Any]:
         """The first event of this `kind`, of the component `of` where it is given."""
-        return next(one for one in self.events for target, name in one["targets"]
-                    if name == kind and (of is None or of == target) and one["backend_fn"])
+        return next(entry for entry in self.events for target, name in entry["targets"]
+                    if name == kind and (of is None or of == target) and entry["backend_fn"])
 
     @property
     def tick_event(self) -> Mapping[str, Any]:
@@ -153,31 +153,31 @@ class PageClient:
         start = time.perf_counter()
         with urllib.request.urlopen(self.url, timeout=_TIMEOUT_S) as answer:
             answer.read()
-        if any("load" in {name for _of, name in one["targets"]} for one in self.events):  # the bare page has none
+        if any("load" in {name for _of, name in entry["targets"]} for entry in self.events):  # the bare page has none
             self._with_refresh(self.event("load"))
         return time.perf_counter() - start
 
     def select(self, tab: str) -> None:
         """Switch to the tab with this label."""
-        self._with_refresh(next(one for one in self.events if not one["inputs"] and len(one["outputs"]) == 1 and (
-            "select" in {name for _of, name in one["targets"]})), {"value": tab, "index": 5})
+        self._with_refresh(next(item for item in self.events if not item["inputs"] and len(item["outputs"]) == 1 and (
+            "select" in {name for _of, name in item["targets"]})), {"value": tab, "index": 5})
 
     def _with_refresh(self, event: Mapping[str, Any], data: object = None) -> None:
         self.send(event, data)
-        for one in self.events:
-            if one["trigger_after"] == event["id"]:
-                self._follow(self.send(one)[1])
+        for follower in self.events:
+            if follower["trigger_after"] == event["id"]:
+                self._follow(self.send(follower)[1])
 
     def _follow(self, changed: Sequence[int]) -> dict[str, float]:
         """Send the events of those components that `changed`; milliseconds of a refresh."""
-        found = {}
+        times_ms = {}
         for number in changed:
-            if any([number, "change"] in one["targets"] for one in self.events):  # a flag, the bare page's has none
+            if any([number, "change"] in entry["targets"] for entry in self.events):  # a flag, the bare page's has none
                 event = self.event("change", number)
                 passed, _ = self.send(event)
                 if event["inputs"] == self.tick_event["inputs"]:  # else it fills in fields, which is rare
-                    found["refresh"] = passed
-        return found
+                    times_ms["refresh"] = passed
+        return times_ms
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
@@ -203,69 +203,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tabs", nargs="+", default=TABS, metavar="TAB",
                         help="labels of the tabs to ask while a job trains (default: all)")
     parser.add_argument("--sessions", type=int, default=0, help="measure what so many closed pages leave in memory")
-    given = parser.parse_args(arguments)
-    where = machine.describe(torch.device("cpu"))
-    print(f"{where.processor}, {where.cores} cores; commit {where.commit}; load average at the start {where.load}",
+    args = parser.parse_args(arguments)
+
+    host = machine.describe(torch.device("cpu"))
+    print(f"{host.processor}, {host.cores} cores; commit {host.commit}; load average at the start {host.load}",
           flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace.open(folder)
-        locks = fill(workspace, given.runs, given.queued)
+        locks = fill(workspace, args.runs, args.queued)
+
         app = ["app.py", "--no-check", "--port", "0", "--workspace", folder]
         bare_app = ["-c", BARE, str(_free_port())]
-        if given.sessions:
-            measure_sessions(app, given.sessions)
+
+        if args.sessions:
+            measure_sessions(app, args.sessions)
             return 0
-        if given.runs:
+        if args.runs:
             with served(app) as page_served:
                 print_start("the page, which reads all runs for the first time", page_served)
+
+        # The bare page shows what Gradio itself takes on the same machine.
         with served(bare_app) as bare_served, served(app) as page_served:
             bare, page = print_start("a bare page", bare_served), print_start("the page", page_served)
             print("\n| | | answers | page: median (90%) | bare page | ratio | processor |", flush=True)
             print("|---|---|---|---|---|---|---|", flush=True)
-            with training(workspace, given.steps):
-                for tab in given.tabs:
+            with training(workspace, args.steps):
+                for tab in args.tabs:
                     page.select(tab)
                     page.tick()
-                    compare(f"a training, {tab}", page, bare, given.answers, page_served)
+                    compare(f"a training, {tab}", page, bare, args.answers, page_served)
             page.select("Train")
             page.tick()
-            compare("no training, Train", page, bare, given.answers, page_served)
+            compare("no training, Train", page, bare, args.answers, page_served)
+
     for lock in locks:
         lock.release()
     return 0
 
 
-def print_start(what: str, app: Served) -> PageClient:
+def print_start(title: str, app: Served) -> PageClient:
     """Open the page of `app`, which was just started, and print how long both took."""
     client = PageClient(app.url, "page")
     opened_s = client.open()
-    print(f"{what}: {app.started_s:.2f} s from the start of the process until it is ready, {opened_s:.2f} s from the "
+    print(f"{title}: {app.started_s:.2f} s from the start of the process until it is ready, {opened_s:.2f} s from the "
           f"request to the first whole page, {app.processor_s():.2f} s of a processor", flush=True)
     return client
 
 
 def fill(workspace: Workspace, ended: int, queued: int) -> list[FileLock]:
     """Make `ended` jobs, and `queued` ones that wait; the locks that keep these alive."""
+    # All ended jobs have the same two journals.
     journals = {"train": [Queued(), Started(1, 1), *(
         Step(step, 100, 5.0 - step / 50, 4.0, {"rows": 5e-3}, 1.0, 5000.0, 0.4 * step) for step in range(1, 101)),
         Evaluated(100, 3.0, {"am": 0.4}), CheckpointSaved(100, "checkpoints/step-000100", True),
         Finished({"steps": 100})], "synthesize": [Queued(), Started(1, 1), Finished({"seconds": 1.0})]}
     options = {"train": TrainOptions(), "synthesize": SynthesizeOptions(text="A sentence.")}
-    now, held = time.time(), []
+    time_now, held = time.time(), []
+
     (workspace.models / "tiny").mkdir()
     for number in range(ended + queued):
         verb = ("train", "synthesize")[number % 2]
         events: list[Event] = journals[verb] if number < ended else [Queued(), Waiting("Waiting for cpu.")]
-        created = now - 60.0 * (ended + queued - number)
+        created = time_now - 60.0 * (ended + queued - number)
         folder = workspace.runs / f"{verb}-{number:06d}"
         folder.mkdir()
         (folder / "config.yaml").write_text(yaml.safe_dump({
             "verb": verb, "device": "cpu", "after": [], "created": created,
             "options": options[verb].model_dump(mode="json")}))
-        (folder / "events.jsonl").write_bytes(b"".join(encode(replace(event, time=created + at))
-                                                       for at, event in enumerate(events)))
+
+        (folder / "events.jsonl").write_bytes(b"".join(encode(replace(event, time=created + offset))
+                                                       for offset, event in enumerate(events)))
         if verb == "train" and number < ended:
             _write_checkpoint(folder)
+
         if number >= ended and (lock := FileLock.acquire(folder / "lock")):
             held.append(lock)
     return held
@@ -285,7 +296,7 @@ def _write_checkpoint(run: Path) -> None:
 def measure_sessions(app: Sequence[str], sessions: int) -> None:
     """Open and close pages, and print what stays of each."""
     with served(app) as page:
-        before = 0
+        warm_bytes = 0
         for number in range(_WARM_SESSIONS + sessions):
             client = PageClient(page.url, f"session{number}")
             with client.heartbeat():
@@ -294,12 +305,13 @@ def measure_sessions(app: Sequence[str], sessions: int) -> None:
                     client.select(tab)
                     client.tick()
             if number in (_WARM_SESSIONS - 1, _WARM_SESSIONS + sessions - 1):
+                # Memory of closed pages is freed only after the app noticed.
                 time.sleep(_CLOSED_S)
-                after = page.resident_bytes()
-                if before:
-                    print(f"{sessions} sessions: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, "
-                          f"{(after - before) / sessions / 1e3:.1f} kB stay of each", flush=True)
-                before = after
+                resident = page.resident_bytes()
+                if warm_bytes:
+                    print(f"{sessions} sessions: {warm_bytes / 1e6:.1f} MB before, {resident / 1e6:.1f} MB after, "
+                          f"{(resident - warm_bytes) / sessions / 1e3:.1f} kB stay of each", flush=True)
+                warm_bytes = resident
 
 
 def _free_port() -> int:
@@ -381,21 +393,23 @@ def training(workspace: Workspace, steps: int) -> Iterator[None]:
         control.force_stop(job, grace_s=0.0)
 
 
-def compare(what: str, page: PageClient, bare: PageClient, answers: int, app: Served) -> None:
+def compare(title: str, page: PageClient, bare: PageClient, answers: int, app: Served) -> None:
     """Ask both alternately, once a second, and print a row for each kind of answer."""
     processor_s = app.processor_s()
-    ours: dict[str, list[float]] = {}
+    page_times: dict[str, list[float]] = {}
     bares: list[float] = []
     for _ in range(answers):
+        # Both pages are asked once a second, as a browser asks.
         began = time.monotonic()
         for kind, passed in page.tick().items():
-            ours.setdefault(kind, []).append(passed)
+            page_times.setdefault(kind, []).append(passed)
         bares += bare.tick().values()
         time.sleep(max(0.0, _TICK_S - (time.monotonic() - began)))
+
     each_ms = 1000 * (app.processor_s() - processor_s) / answers
-    for kind, times in ours.items():
+    for kind, times in page_times.items():
         ratio = statistics.median(times) / statistics.median(bares)
-        print(f"| {what} | {kind} | {len(times)} | {_shown(times)} | {_shown(bares)} | {ratio:.2g} | "
+        print(f"| {title} | {kind} | {len(times)} | {_shown(times)} | {_shown(bares)} | {ratio:.2g} | "
               f"{each_ms:.0f} ms |", flush=True)
 
 

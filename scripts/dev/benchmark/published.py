@@ -33,9 +33,9 @@ class Channel:
         line = sys.stdin.readline()
         return json.loads(line) if line else None
 
-    def answer(self, given: object) -> None:
+    def answer(self, content: object) -> None:
         """Send it at once."""
-        self._answers.write(json.dumps(given) + "\n")
+        self._answers.write(json.dumps(content) + "\n")
         self._answers.flush()
 
 
@@ -112,7 +112,7 @@ class Package:
     def render(self, codes: int, prompt: int, steps: int) -> Answer:
         """Codes to sound by `S3Gen.inference`."""
         draw = torch.Generator().manual_seed(0)
-        given = {
+        reference = {
             "prompt_token": torch.randint(6561, (1, prompt), generator=draw).to(self.device),
             "prompt_token_len": torch.tensor([prompt], device=self.device),
             "prompt_feat": torch.randn(1, 2 * prompt, 80, generator=draw).to(self.device), "prompt_feat_len": None,
@@ -120,7 +120,7 @@ class Package:
         }
         speech = torch.randint(6561, (1, codes), generator=draw).to(self.device)
         model = self._parts.s3gen
-        return {"seconds": self._timed(lambda: model.inference(speech, ref_dict=given, n_cfm_timesteps=steps))}
+        return {"seconds": self._timed(lambda: model.inference(speech, ref_dict=reference, n_cfm_timesteps=steps))}
 
     def s2mel(self) -> Answer:
         """Make IndexTTS2's flow (indextts2-inference 2.1.1) and its vocoder, both at the published sizes."""
@@ -209,8 +209,8 @@ class Package:
 
         def work() -> None:
             for clip in clips:
-                given = self._parts.features(clip, sampling_rate=16000, return_tensors="pt").to(self.device)
-                hidden = self._parts.states(**given, output_hidden_states=True).hidden_states[17]
+                inputs = self._parts.features(clip, sampling_rate=16000, return_tensors="pt").to(self.device)
+                hidden = self._parts.states(**inputs, output_hidden_states=True).hidden_states[17]
                 self._parts.codec.quantize(hidden)
                 self._parts.gpt.get_conditioning(hidden.transpose(1, 2), width)
                 self._parts.gpt.get_emovec(hidden, width)
@@ -351,15 +351,15 @@ class DecodeTimer:
     def after_pass(self, *_: object) -> None:
         """A pass is a code, but for a prefill; the prefill of a restarted loop does not count."""
         _wait(self._device)
-        now = time.perf_counter()
+        time_now = time.perf_counter()
         if not self._fresh:
             self._left -= 1
             if not self._left:
-                self._answer(now - self._begin)
+                self._answer(time_now - self._begin)
         elif self._left:
-            self._begin += now - self._started
+            self._begin += time_now - self._started
         else:
-            self._answer(now - self._started)
+            self._answer(time_now - self._started)
         self._fresh = False
 
     def _answer(self, seconds: float) -> None:

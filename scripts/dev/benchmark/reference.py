@@ -53,12 +53,12 @@ class PublishedPackage:
         self._process.wait()
         self._process.stdout.close()
 
-    def ask(self, what: str, **given: object) -> Mapping[str, float]:
+    def ask(self, verb: str, **given: object) -> Mapping[str, float]:
         """Send a request; its answer in numbers, times in seconds; `UserError` if it fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"do": what, **given}) + "\n")
+            self._process.stdin.write(json.dumps({"do": verb, **given}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
@@ -66,5 +66,5 @@ class PublishedPackage:
         answer = json.loads(line) if line else {"error": "it ended"}
         if "error" in answer:
             tail = self._log.read_text("utf-8", "replace")[-_LOG_TAIL:].strip()
-            raise UserError(f"The published package failed at {what!r}: {answer['error']}", f"Its last output: {tail}")
+            raise UserError(f"The published package failed at {verb!r}: {answer['error']}", f"Its last output: {tail}")
         return {name: float(value) for name, value in answer.items()}

@@ -38,8 +38,8 @@ class BenchmarkRow:
     times: float | None = None
     bound: Bound | None = None
     more_is_better: bool = False
-    against: str = PUBLISHED  # what `package` stands for, if it is a variant of ours
-    equal_sizes: bool = True  # of the models of both; otherwise there is neither a ratio nor a target
+    against: str = PUBLISHED  # meaning of `package`, if it is a variant of ours
+    equal_sizes: bool = True  # whether both have models of equal sizes; otherwise there is neither a ratio nor a target
 
     @property
     def ratio(self) -> float | None:
@@ -74,9 +74,9 @@ class Cost:
     note: str = ""
 
 
-def decibels(true: torch.Tensor, found: torch.Tensor) -> float:
+def decibels(true: torch.Tensor, measured: torch.Tensor) -> float:
     """Signal-to-noise ratio in dB; 200 for equal tensors, far beyond what float32 resolves, as JSON has no infinity."""
-    signal, noise = true.double().norm(), (found.double() - true.double()).norm()
+    signal, noise = true.double().norm(), (measured.double() - true.double()).norm()
     return 20 * float(torch.log10(signal / torch.maximum(noise, signal * 1e-10)))
 
 
@@ -92,30 +92,31 @@ def _word(met: bool) -> str:
     return "met" if met else "missed"
 
 
-def as_json(machine: Machine, settings: Mapping[str, object], found: BenchmarkResults) -> str:
+def as_json(machine: Machine, settings: Mapping[str, object], benchmark: BenchmarkResults) -> str:
     """All results, with ratios and whether targets were met."""
+    # Ratios and targets are stored too, so that a reader needs no formula.
     rows = [{**dataclasses.asdict(row), "ratio": row.ratio, "target": row.target_status(machine.device)}
-            for row in found.rows]
-    costs = [dataclasses.asdict(cost) for cost in found.costs]
+            for row in benchmark.rows]
+    costs = [dataclasses.asdict(cost) for cost in benchmark.costs]
     content = {"machine": dataclasses.asdict(machine), **settings, "rows": rows, "costs": costs}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_markdown(machine: Machine, settings: Mapping[str, object], found: BenchmarkResults) -> str:
+def as_markdown(machine: Machine, settings: Mapping[str, object], benchmark: BenchmarkResults) -> str:
     """The machine, a table per part, and the losses of accuracy."""
     lines = [f"Device {machine.device}; {machine.processor}, {machine.cores} cores, {machine.threads} threads, "
              f"{machine.memory_gib} GiB; torch {machine.torch}; commit {machine.commit}; load average at the start "
              f"{machine.load}; {'; '.join(f'{name} {value}' for name, value in settings.items())}.", ""]
-    for part in dict.fromkeys(row.part for row in found.rows):
-        rows = [row for row in found.rows if row.part == part]
-        against = next((row.against for row in rows if row.package), PUBLISHED)
+    for part in dict.fromkeys(row.part for row in benchmark.rows):
+        rows = [row for row in benchmark.rows if row.part == part]
+        opponent = next((row.against for row in rows if row.package), PUBLISHED)
         if not all(row.equal_sizes for row in rows):
             lines += [f"Ours are narrow models, those of the {PUBLISHED} are not: there is no ratio.", ""]
-        lines += [f"**{part}**", "", f"| | unit | ours | {against} | speed-up | target | |",
+        lines += [f"**{part}**", "", f"| | unit | ours | {opponent} | speed-up | target | |",
                   "|---|---|---|---|---|---|---|", *(_line(row, machine.device) for row in rows), ""]
-    if found.costs:
+    if benchmark.costs:
         lines += ["**Accuracy of the faster modes**", "", "| | | | |", "|---|---|---|---|",
-                  *(_cost(cost) for cost in found.costs), ""]
+                  *(_cost(cost) for cost in benchmark.costs), ""]
     return "\n".join(lines)
 
 

@@ -31,28 +31,34 @@ def main(count: int, decided: int) -> None:
     chance = random.Random(0)
     clips = tuple(_clip(number, chance) for number in range(count))
     spoken = [_spoken(clip, chance) for clip in clips]
+
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace.open(folder)
         dataset = PreparedDataset(workspace.datasets / "made", make_card("made", "am", "random", clips), clips)
         dataset.folder.mkdir()
         manifest.save(dataset.folder, dataset.card, clips)
+
         _timed("judge and index", lambda: build_index(workspace, dataset, spoken, {}))
         index = ClipIndex(workspace, dataset.card.fingerprint)
         _timed("open: first page, kinds and counts",
                lambda: (index.page(0, PAGE), index.kinds(), index.count(), index.count_with_findings()))
         _timed("page in the middle", lambda: index.page(count // 2, PAGE))
         _timed("last page", lambda: index.page(count - PAGE, PAGE))
-        kind = max(index.kinds(), key=lambda one: one.count)
+
+        kind = max(index.kinds(), key=lambda summary: summary.count)
         _timed(f"last page of {kind.kind}, {kind.count} clips", lambda: index.page(kind.count - PAGE, PAGE, kind.kind))
         _timed("speakers, the largest 12", lambda: index.speakers(12))
-        made = [ReviewDecision(clip.id, included=False, reason="by hand") for clip in clips[:decided]]
-        _timed(f"write {decided} decisions at once", lambda: review.decide(workspace, "made", made))
+
+        # Decisions are timed as they are written, read for the first time, and read again.
+        decisions = [ReviewDecision(clip.id, included=False, reason="by hand") for clip in clips[:decided]]
+        _timed(f"write {decided} decisions at once", lambda: review.decide(workspace, "made", decisions))
         _timed("read them for the first time", lambda: review.read_decisions(workspace, "made"))
         _timed("one more decision", lambda: review.decide(workspace, "made",
                                                           [ReviewDecision(clips[-1].id, text="ሰላም")]))
         _timed("a page with decisions, and their counts", lambda: (
-            index.page(count // 2, PAGE), (there := review.read_decisions(workspace, "made")).excluded, there.texts,
-            there.clips_to_fix))
+            index.page(count // 2, PAGE), (saved := review.read_decisions(workspace, "made")).excluded, saved.texts,
+            saved.clips_to_fix))
+
         files = sum(path.stat().st_size for path in (workspace.cache / "review").iterdir())
         print(f"{files / 2**20:.0f} MiB on disk")
 
@@ -69,14 +75,14 @@ def _spoken(clip: ManifestClip, chance: random.Random) -> AnalysedClip:
     return AnalysedClip(clip.id, clip.text, clip.speaker, measures)
 
 
-def _timed(what: str, work: Callable[[], Value]) -> Value:
+def _timed(title: str, work: Callable[[], Value]) -> Value:
     start, used = time.perf_counter(), time.process_time()
     value = work()
     passed, used = time.perf_counter() - start, time.process_time() - used
-    print(f"{what}: {1000 * passed:.1f} ms, {1000 * used:.1f} ms of a processor")
+    print(f"{title}: {1000 * passed:.1f} ms, {1000 * used:.1f} ms of a processor")
     return value
 
 
 if __name__ == "__main__":
-    given = [int(one) for one in sys.argv[1:]]
+    given = [int(number) for number in sys.argv[1:]]
     main(*given, *(100_000, 50_000)[len(given):])

@@ -20,52 +20,57 @@ from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "S2Mel"
 _SAME, _FAST = 1.5, 5.0  # times the package's speed, aimed at on two cores: at its steps, and in the fast setting
-_STEPS, _FAST_STEPS = 25, 8  # the package's, and ours in the fast setting
+_STEPS, _FAST_STEPS = 25, 8  # steps of the package, and ours in the fast setting
 
 
 def measure(bench: Bench) -> BenchmarkResults:
     """All rows of the part."""
     bench.say("S2Mel: flow and BigVGAN")
     sizes = bench.sizes
+
     models = make(bench)
     vocoder = make_vocoder(bench)
     long_s, short_s = max(sizes.prompts_s), min(sizes.prompts_s)
     best = str(bench.half() or torch.float32).removeprefix("torch.")
-    frames = int(MEL_FRAMES_PER_CODE * 2 * sizes.sound_codes)  # as long as S3Gen's, whose codes come at half the rate
+    frames = int(MEL_FRAMES_PER_CODE * 2 * sizes.sound_codes)  # S3Gen's length, whose codes come at half the rate
     draw = torch.Generator().manual_seed(4)
-    whole = _prompt(bench, round(long_s * FRAME_RATE), draw)
+    full_prompt = _prompt(bench, round(long_s * FRAME_RATE), draw)
     content = torch.randn(1, frames, sizes.s2mel.width, generator=draw).to(bench.device)
     length_s = frames / FRAME_RATE
 
     def flow(precision: str, steps: int, prompt_s: float) -> Measure:
-        prompt = whole.last(round(prompt_s * FRAME_RATE))
+        prompt = full_prompt.last(round(prompt_s * FRAME_RATE))
         return lambda: seconds(lambda: models[precision].mel(content, prompt, steps=steps), bench.device) / length_s
 
+    # A setting that occurs twice is measured once.
     settings = dict.fromkeys([*((name, _STEPS, long_s) for name in models), (best, _FAST_STEPS, short_s)])
     measures = {_name(*setting): flow(*setting) for setting in settings}
-    mel = models["float32"].mel(content, whole, steps=1)
+    mel = models["float32"].mel(content, full_prompt, steps=1)
     measures["BigVGAN"] = lambda: seconds(lambda: vocoder.waveform(mel), bench.device) / length_s
-    if (reference := bench.reference) is not None:
+
+    reference = bench.reference
+    if reference is not None:
         reference.ask("s2mel")
-        given = {"frames": frames, "prompt": whole.mel.shape[1], "steps": _STEPS}
-        measures["package"] = lambda: reference.ask("mel", **given)["seconds"] / length_s
+        sizes_asked = {"frames": frames, "prompt": full_prompt.mel.shape[1], "steps": _STEPS}
+        measures["package"] = lambda: reference.ask("mel", **sizes_asked)["seconds"] / length_s
         measures["package's BigVGAN"] = lambda: reference.ask("wave", frames=frames)["seconds"] / length_s
-    found = measure_interleaved(measures, sizes.repeats)
-    package, package_wave = found.get("package"), found.get("package's BigVGAN")
-    rows = [BenchmarkRow(PART, name, "s/s", found[name], package,
+    stats = measure_interleaved(measures, sizes.repeats)
+
+    package, package_wave = stats.get("package"), stats.get("package's BigVGAN")
+    rows = [BenchmarkRow(PART, name, "s/s", stats[name], package,
                          _FAST if steps == _FAST_STEPS else _SAME, None)
             for name, (_, steps, _) in zip((_name(*setting) for setting in settings), settings, strict=True)]
-    rows.append(BenchmarkRow(PART, "BigVGAN", "s/s", found["BigVGAN"], package_wave, None, None))
-    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, vocoder, content, whole, short_s)))
+    rows.append(BenchmarkRow(PART, "BigVGAN", "s/s", stats["BigVGAN"], package_wave, None, None))
+    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, vocoder, content, full_prompt, short_s)))
 
 
 def make(bench: Bench) -> dict[str, S2Mel]:
     """The same random weights in float32, and in each half precision that the device has."""
-    whole = S2Mel(bench.sizes.s2mel).requires_grad_(False).eval().to(bench.device)
-    fill_randomly(whole)
-    models = {"float32": whole}
+    full_model = S2Mel(bench.sizes.s2mel).requires_grad_(False).eval().to(bench.device)
+    fill_randomly(full_model)
+    models = {"float32": full_model}
     for name in bench.halves():
-        models[name] = copy.deepcopy(whole)
+        models[name] = copy.deepcopy(full_model)
         models[name].estimator.cast_(getattr(torch, name))
     return models
 
@@ -97,22 +102,24 @@ def _costs(bench: Bench, models: dict[str, S2Mel], vocoder: BigVGAN, content: to
 
     On a GPU also of the waveform that BigVGAN, which stays in float32, makes of one mel.
     """
-    def mel(model: S2Mel, steps: int, given: S2MelPrompt) -> torch.Tensor:
+    def mel(model: S2Mel, steps: int, mel_prompt: S2MelPrompt) -> torch.Tensor:
         device = next(model.parameters()).device
-        there = S2MelPrompt(*(part.to(device) for part in (given.condition, given.mel, given.style)))
-        return model.mel(content.to(device), there, steps=steps, generator=torch.Generator().manual_seed(0)).cpu()
+        on_device = S2MelPrompt(*(part.to(device) for part in (mel_prompt.condition, mel_prompt.mel, mel_prompt.style)))
+        return model.mel(content.to(device), on_device, steps=steps, generator=torch.Generator().manual_seed(0)).cpu()
 
-    whole = models["float32"]
-    on_cpu = bench.on_cpu(whole)
+    full_model = models["float32"]
+    on_cpu = bench.on_cpu(full_model)
     short, true = prompt.last(round(short_s * FRAME_RATE)), mel(on_cpu, _STEPS, prompt)
-    found = {f"{name}: mel": mel(model, _STEPS, prompt) for name, model in models.items() if model is not on_cpu}
-    found[f"{_FAST_STEPS} steps: mel"] = mel(whole, _FAST_STEPS, prompt)
-    found[f"{_FAST_STEPS} steps, prompt of {short_s:g} s: mel"] = mel(whole, _FAST_STEPS, short)
+    mels = {f"{name}: mel": mel(model, _STEPS, prompt) for name, model in models.items() if model is not on_cpu}
+    mels[f"{_FAST_STEPS} steps: mel"] = mel(full_model, _FAST_STEPS, prompt)
+    mels[f"{_FAST_STEPS} steps, prompt of {short_s:g} s: mel"] = mel(full_model, _FAST_STEPS, short)
+
     costs = [Cost(PART, name, decibels(true, value), "dB",
                   f"against float32 on the CPU with {_STEPS} steps and the whole prompt, at random weights")
-             for name, value in found.items()]
+             for name, value in mels.items()]
+
     if bench.device.type != "cpu":
-        waveform, made = bench.on_cpu(vocoder).waveform(true), vocoder.waveform(true.to(bench.device))
-        costs.append(Cost(PART, "BigVGAN, float32: waveform", decibels(waveform, made.cpu()), "dB",
+        waveform, computed = bench.on_cpu(vocoder).waveform(true), vocoder.waveform(true.to(bench.device))
+        costs.append(Cost(PART, "BigVGAN, float32: waveform", decibels(waveform, computed.cpu()), "dB",
                           "of the same mel, against float32 on the CPU"))
     return costs

@@ -24,8 +24,8 @@ from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "S3Gen"
 _SAME, _FAST = 1.5, 5.0  # times the package's speed, aimed at on two cores: at its steps, and in the fast setting
-_H100_S = 0.060  # for the sound of 125 codes, on one H100
-_DEFAULT_STEPS, _DEFAULT_PROMPT_S = 10, 10.0  # of the package
+_H100_S = 0.060  # seconds for the sound of 125 codes, on one H100
+_DEFAULT_STEPS, _DEFAULT_PROMPT_S = 10, 10.0  # defaults of the package
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,23 @@ def measure(bench: Bench) -> BenchmarkResults:
     models, voice = make(bench), random_voice(max(bench.sizes.prompts_s))
     codes = np.random.default_rng(2).integers(0, 6561, bench.sizes.sound_codes)
     length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
+
     best = str(bench.half() or torch.float32).removeprefix("torch.")
+    # Only the best precision is measured in all settings.
     plain = [name for name in models if name != best]
     variants = [SynthesisVariant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
     variants += [SynthesisVariant(best, steps, prompt_s)
                  for steps in bench.sizes.steps for prompt_s in bench.sizes.prompts_s]
+
     measures: dict[str, Measure] = {}
     for variant in variants:
         measures[str(variant)] = _rendering(bench, models[variant.precision], variant, codes, voice, length_s)
     if bench.reference is not None:
         measures["package"] = _package(bench, length_s)
-    found = measure_interleaved(measures, bench.sizes.repeats)
-    package = found.pop("package", None)
-    rows = [BenchmarkRow(PART, str(variant), "s/s", found[str(variant)], package, _times(variant, bench),
+    stats = measure_interleaved(measures, bench.sizes.repeats)
+
+    package = stats.pop("package", None)
+    rows = [BenchmarkRow(PART, str(variant), "s/s", stats[str(variant)], package, _times(variant, bench),
                          _bound(variant, best, length_s))
             for variant in variants]
     bench.keep(rows)
@@ -67,13 +71,13 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 def make(bench: Bench) -> dict[str, S3Gen]:
     """The same random weights in float32, and in each half precision that the device has."""
-    whole = S3Gen(bench.sizes.sound)
-    whole.requires_grad_(False).eval().to(bench.device)
-    fill_randomly(whole)
-    whole.mel2wav.fold_weight_norm()
-    models = {"float32": whole}
+    full_model = S3Gen(bench.sizes.sound)
+    full_model.requires_grad_(False).eval().to(bench.device)
+    fill_randomly(full_model)
+    full_model.mel2wav.fold_weight_norm()
+    models = {"float32": full_model}
     for name in bench.halves():
-        models[name] = copy.deepcopy(whole)
+        models[name] = copy.deepcopy(full_model)
         models[name].flow.cast_(getattr(torch, name))
     return models
 
@@ -86,8 +90,8 @@ def _times(variant: SynthesisVariant, bench: Bench) -> float | None:
 
 
 def _bound(variant: SynthesisVariant, best: str, length_s: float) -> Bound | None:
-    ours = (variant.precision, variant.steps, variant.prompt_s) == (best, _DEFAULT_STEPS, _DEFAULT_PROMPT_S)
-    return Bound(_H100_S / length_s) if ours else None
+    is_default = (variant.precision, variant.steps, variant.prompt_s) == (best, _DEFAULT_STEPS, _DEFAULT_PROMPT_S)
+    return Bound(_H100_S / length_s) if is_default else None
 
 
 def random_voice(max_clip_s: float) -> Voice:
@@ -109,9 +113,9 @@ def _rendering(bench: Bench, model: S3Gen, variant: SynthesisVariant, codes: np.
 def _package(bench: Bench, length_s: float) -> Measure:
     assert (reference := bench.reference) is not None
     reference.ask("s3gen")
-    given = {"codes": bench.sizes.sound_codes, "prompt": round(_DEFAULT_PROMPT_S * s3gen.CODE_RATE),
-             "steps": _DEFAULT_STEPS}
-    return lambda: reference.ask("render", **given)["seconds"] / length_s
+    sizes_asked = {"codes": bench.sizes.sound_codes, "prompt": round(_DEFAULT_PROMPT_S * s3gen.CODE_RATE),
+                   "steps": _DEFAULT_STEPS}
+    return lambda: reference.ask("render", **sizes_asked)["seconds"] / length_s
 
 
 @torch.inference_mode()
@@ -124,24 +128,26 @@ def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voi
     steps, prompt_s = bench.sizes.steps[0], max(bench.sizes.prompts_s)
     on_cpu, vocoder = bench.on_cpu(models["float32"]), models["float32"].mel2wav
 
-    def mel(model: S3Gen, where: torch.device) -> torch.Tensor:
-        prompt = s3gen.flow_prompt(voice.timbre, where, prompt_s)
-        return model.flow.mel(torch.from_numpy(codes)[None].to(where), prompt, steps=steps,
+    def mel(model: S3Gen, target: torch.device) -> torch.Tensor:
+        prompt = s3gen.flow_prompt(voice.timbre, target, prompt_s)
+        return model.flow.mel(torch.from_numpy(codes)[None].to(target), prompt, steps=steps,
                               generator=torch.Generator().manual_seed(0))
 
-    wanted = mel(on_cpu, cpu)
-    source = on_cpu.mel2wav.source(on_cpu.mel2wav.f0(wanted), torch.Generator().manual_seed(0))
-    waveform = on_cpu.mel2wav.decode(wanted, source)
+    expected = mel(on_cpu, cpu)
+    source = on_cpu.mel2wav.source(on_cpu.mel2wav.f0(expected), torch.Generator().manual_seed(0))
+    waveform = on_cpu.mel2wav.decode(expected, source)
+
     for name, model in models.items():
         if model is on_cpu:
             continue
-        made = mel(model, device)
+        computed = mel(model, device)
         note = f"{steps} steps from the same noise, against float32 on the CPU"
-        costs += [Cost(PART, f"{name}: mel", decibels(wanted, made.cpu()), "dB", note),
-                  Cost(PART, f"{name}: waveform", decibels(waveform, vocoder.decode(made, source.to(device)).cpu()),
+        costs += [Cost(PART, f"{name}: mel", decibels(expected, computed.cpu()), "dB", note),
+                  Cost(PART, f"{name}: waveform", decibels(waveform, vocoder.decode(computed, source.to(device)).cpu()),
                        "dB", note + ", the same excitation")]
+
     if device != cpu:
-        made = vocoder.decode(wanted.to(device), source.to(device))
-        costs.append(Cost(PART, "HiFT, float32: waveform", decibels(waveform, made.cpu()), "dB",
+        computed = vocoder.decode(expected.to(device), source.to(device))
+        costs.append(Cost(PART, "HiFT, float32: waveform", decibels(waveform, computed.cpu()), "dB",
                           "of the same mel and excitation, against float32 on the CPU"))
     return costs

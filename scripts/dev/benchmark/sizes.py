@@ -25,7 +25,7 @@ from models.indextts2.w2v_bert import W2vBertConfig
 from models.speech_network import T3Config
 
 TEXT_ROWS, SPEECH_ROWS = 2454, 8194
-_LAYERS = 30  # as published
+_LAYERS = 30  # the published depth
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class BenchmarkSizes:
     s2mel: S2MelConfig = field(default_factory=S2MelConfig)
     bigvgan: BigVGANConfig = field(default_factory=BigVGANConfig)
     voice: UnifiedVoiceConfig = _GPT
-    package_layers: int = _LAYERS  # of the package's T3
+    package_layers: int = _LAYERS  # layers of the package's T3
     package_gpt_layers: int = _GPT.decoder.layers
     repeats: int = 5
     contexts: tuple[int, ...] = (100, 400, 800)  # positions in the cache
@@ -61,19 +61,19 @@ class BenchmarkSizes:
     codes: int = 8  # decoded in one measurement
     prefills: tuple[int, ...] = (60, 250)  # text ids
     compared: tuple[int, ...] = (60, 150)  # text ids and codes of a sample whose logits are compared
-    samples: int = 4  # of those
-    recordings: int = 40  # of each language, as samples of the built-in model
+    samples: int = 4  # samples of that size
+    recordings: int = 40  # recordings of each language, as samples of the built-in model
     sound_codes: int = 125
     steps: tuple[int, ...] = (10, 5, 4)
     prompts_s: tuple[float, ...] = (10.0, 3.0)
-    clips: int = 32  # of an epoch
+    clips: int = 32  # clips of an epoch
     clip_s: tuple[float, float, float] = (1.5, 4.5, 12.0)  # shortest, middle, longest
     new_rows: int = 200
     batch_size: int = 8
     large_batch_size: int = 64  # about the 16,000 positions of a preset on a GPU of 80 GB
     epochs: int = 2
-    clip_durations_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # of the extraction
-    demo_clips: int = 380  # of the built-in model's: all
+    clip_durations_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # durations of extracted clips
+    demo_clips: int = 380  # all demo clips of the built-in model
     certificate: tuple[int, int, int] = (40, 90, 164)  # sentences, their ids, and their codes: 6.5 s
     extractor: ExtractorSizes = ExtractorSizes()
 
@@ -126,6 +126,7 @@ def fill_randomly(module: nn.Module, seed: int = 0) -> None:
     on_cpu = next(module.parameters()).device.type == "cpu"
     generator = torch.Generator().manual_seed(seed) if on_cpu else None
     if generator is None:
+
         torch.cuda.manual_seed(seed)
     for key, value in module.state_dict().items():
         match key.rpartition(".")[2]:

@@ -30,7 +30,7 @@ from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "T3"
 _TIMES = {"float32": 1.3, "bfloat16": 1.8, "int8": 5.0}  # the package's speed, aimed at on two cores
-_MS_A_CODE, _CODES_A_SECOND = Bound(1.0), Bound(15_000.0)  # on one H100, in bfloat16
+_MS_A_CODE, _CODES_A_SECOND = Bound(1.0), Bound(15_000.0)  # milliseconds and codes a second on one H100, in bfloat16
 _GUIDANCE = 0.5
 Models = Mapping[str, T3]
 
@@ -62,29 +62,30 @@ def adapt(bench: Bench, model: T3) -> None:
 
 def make(bench: Bench) -> dict[str, T3]:
     """The same random weights in every precision that the device has."""
-    whole = t3.empty(bench.sizes.language).to_empty(device="cpu")
-    whole.tfmr.compute_frequencies()
-    whole.requires_grad_(False).eval().to(bench.device)
-    fill_randomly(whole)
-    return logits.precisions(bench, whole)
+    full_model = t3.empty(bench.sizes.language).to_empty(device="cpu")
+    full_model.tfmr.compute_frequencies()
+    full_model.requires_grad_(False).eval().to(bench.device)
+    fill_randomly(full_model)
+    return logits.precisions(bench, full_model)
 
 
 def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[BenchmarkRow]:
     """Milliseconds a code around `context` positions."""
     sizes, guidance = bench.sizes, _GUIDANCE if guided else 0.0
     decoded = sizes.codes * (sizes.repeats + 1)
+    # The codes lie around the wanted number of positions.
     text = context - sizes.language.conditioning_length - 2 - decoded // 2
     measures = {name: _decoding(bench, model, text, 1, guidance) for name, model in models.items()}
     with _package(bench, guided, text, context - decoded // 2) as (_, ask):
         if ask is not None:
             measures["package"] = ask
-        found = measure_interleaved(measures, sizes.repeats)
-    package = found.pop("package", None)
-    how = "with guidance" if guided else "without guidance"
+        stats = measure_interleaved(measures, sizes.repeats)
+    package = stats.pop("package", None)
+    guidance_text = "with guidance" if guided else "without guidance"
     rows = [
-        BenchmarkRow(PART, f"one code, {name}, {context} positions, {how}", "ms", spread, package,
+        BenchmarkRow(PART, f"one code, {name}, {context} positions, {guidance_text}", "ms", spread, package,
             _TIMES[name] if guided and name in _TIMES else None, _MS_A_CODE if name == "bfloat16" else None)
-        for name, spread in found.items()
+        for name, spread in stats.items()
     ]
     bench.keep(rows)
     return rows
@@ -146,10 +147,10 @@ def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
         measures: dict[str, Measure] = {name: _prefill(bench, model, text) for name, model in models.items()}
         if bench.reference is not None:
             measures["package"] = _package_prefill(bench, text)
-        found = measure_interleaved(measures, bench.sizes.repeats)
-        package = found.pop("package", None)
+        stats = measure_interleaved(measures, bench.sizes.repeats)
+        package = stats.pop("package", None)
         rows += [BenchmarkRow(PART, f"prefill, {name}, {text} text ids, with guidance", "ms", spread, package)
-                 for name, spread in found.items()]
+                 for name, spread in stats.items()]
     bench.keep(rows)
     return rows
 

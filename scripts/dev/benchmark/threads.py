@@ -53,21 +53,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wait", type=float, default=0, help="minutes to wait for quiet cores (default: %(default)g)")
     parser.add_argument("--busy", type=int, default=1, help="processes beside the training (default: %(default)s)")
     parser.add_argument("--setting", action="append", help="environment variables; may be repeated")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
 
     print(f"{machine.describe(torch.device('cpu'))}\n")
     print("| setting | beside | steps | seconds blocking | training | busy processes | other programs |")
     print("|---|---|---|---|---|---|---|", flush=True)
     with ExitStack() as stack:
-        trainings = [stack.enter_context(Training(setting, given.workspace))
-                     for setting in given.setting or SETTINGS]
+        trainings = [stack.enter_context(Training(setting, args.workspace))
+                     for setting in args.setting or SETTINGS]
         for training in trainings:
             training.read()  # when everything is loaded
-        missing = [(training, busy) for busy in (0, given.busy) for training in trainings]
-        for _ in range(given.rounds):
-            windows = [(training, busy, measure(training, busy, given.seconds, 60 * given.wait))
-                       for training, busy in missing]
-            missing = [(training, busy) for training, busy, others in windows if others > DISTURBED]
+        planned_windows = [(training, busy) for busy in (0, args.busy) for training in trainings]
+        for _ in range(args.rounds):
+            # Windows that other programs disturbed are measured again.
+            windows = [(training, busy, measure(training, busy, args.seconds, 60 * args.wait))
+                       for training, busy in planned_windows]
+            planned_windows = [(training, busy) for training, busy, other_share in windows if other_share > DISTURBED]
     return 0
 
 

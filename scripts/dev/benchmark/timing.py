@@ -47,8 +47,8 @@ def measure_interleaved(measures: Mapping[str, Measure], repeats: int) -> dict[s
     """Run each once to warm up, then all of them `repeats` times in rotation, so that disturbances affect all alike."""
     for measure in measures.values():
         measure()
-    taken: dict[str, list[float]] = {name: [] for name in measures}
+    times: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(repeats):
         for name, measure in measures.items():
-            taken[name].append(measure())
-    return {name: MeasurementStats.of(values) for name, values in taken.items()}
+            times[name].append(measure())
+    return {name: MeasurementStats.of(values) for name, values in times.items()}

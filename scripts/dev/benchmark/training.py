@@ -41,13 +41,13 @@ from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_inte
 
 PART = "training"
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
-_TIMES, _TOKENS_A_SECOND = 3.0, Bound(120_000.0)  # of `rows`: against the package; on one H100
+_TIMES, _TOKENS_A_SECOND = 3.0, Bound(120_000.0)  # speed of `rows` against the package, and on one H100
 _CODES_A_SECOND = {"chatterbox": 25, "indextts2": 50, "tiny": 25}
 _IDS_A_SECOND = 13.75
 _SPREAD = 0.5  # standard deviation of the logarithm of the lengths
 NEW, _FIRST_NEW = "am", 0x1200  # the new language, and its first letter
 _BYTES_A_PARAMETER = 16  # weight, gradient and AdamW's two, in float32
-_SAFE = 0.8  # of the free memory
+_SAFE = 0.8  # share of the free memory
 _FEWER = (30, 24, 20, 10, 5, 3)  # layers
 
 
@@ -58,7 +58,7 @@ class _Package:
     train: str
     layer_parameters: int
     other_parameters: int
-    bytes_a_position: int  # of activations that a layer keeps: its products, and the attention weights of all heads
+    bytes_a_position: int  # bytes that a layer keeps: its products, and the attention weights of all heads
 
 
 _PACKAGES = {
@@ -73,25 +73,28 @@ def measure(bench: Bench) -> BenchmarkResults:
     On a GPU the scopes are those of both families, and Chatterbox's are measured in large batches too; on a CPU, which
     takes half an hour for one, they are Chatterbox's alone.
     """
-    beside: list[BenchmarkRow] = []
+    package_rows: list[BenchmarkRow] = []
     if bench.reference is not None:
         for name in _PACKAGES:
-            found = beside_package(bench, name)
-            bench.keep(found)
-            beside += found
+            rows_here = beside_package(bench, name)
+            bench.keep(rows_here)
+            package_rows += rows_here
             bench.tidy()
+
     rows: list[BenchmarkRow] = []
     settings = [("chatterbox", bench.sizes.batch_size)]
     if bench.device.type == "cuda":
         settings = [("chatterbox", bench.sizes.large_batch_size), *settings, ("indextts2", bench.sizes.batch_size)]
+
     for name, count in settings:
         for scope in SCOPES:
             bench.say(f"Training: {name}, {scope}, batches of {count}")
-            found = _scope(bench.smaller(with_batches(bench.sizes, count)), scope, name)
-            bench.keep(found)
-            rows += found
+            rows_here = _scope(bench.smaller(with_batches(bench.sizes, count)), scope, name)
+            bench.keep(rows_here)
+            rows += rows_here
             release_memory()
-    return BenchmarkResults((*rows, *beside))
+
+    return BenchmarkResults((*rows, *package_rows))
 
 
 def with_batches(sizes: BenchmarkSizes, count: int) -> BenchmarkSizes:
@@ -101,7 +104,7 @@ def with_batches(sizes: BenchmarkSizes, count: int) -> BenchmarkSizes:
 
 def _scope(bench: Bench, scope: Scope, name: str) -> list[BenchmarkRow]:
     trainer = make(bench, scope, name)
-    run_plan.fit_memory_plan(trainer)  # as before any training: it leaves the trainer with what fits into the memory
+    run_plan.fit_memory_plan(trainer)  # the trainer gets what fits into the memory, like before any training
     peak = epoch_peak(bench.device, trainer)
     speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     layers = (bench.sizes.language if name == "chatterbox" else bench.sizes.voice).decoder.layers
@@ -119,13 +122,16 @@ def beside_package(bench: Bench, name: str) -> list[BenchmarkRow]:
     """`rows` interleaved with a full finetune of the package, epoch by epoch."""
     bench.say(f"Training: {name} beside a full finetune of the package")
     assert (reference := bench.reference) is not None
+
     package, lengths = _PACKAGES[name], clip_lengths(bench, name)
+    # Both train the same number of layers, as many as the package's memory allows.
     layers = _affordable(bench, name)
     smaller = bench.smaller(shallower(bench.sizes, layers))
     trainer = make(smaller, "rows", name)
     trainer.train_step()
-    theirs = bench.sizes.package_layers if name == "chatterbox" else bench.sizes.package_gpt_layers
-    reference.ask(package.train, layers=min(layers, theirs))
+    package_depth = bench.sizes.package_layers if name == "chatterbox" else bench.sizes.package_gpt_layers
+    reference.ask(package.train, layers=min(layers, package_depth))
+
     count = bench.sizes.batch_size
     batches = [lengths[start:start + count] for start in range(0, len(lengths), count)]
     reference.ask("step", lengths=batches[0])
@@ -135,11 +141,12 @@ def beside_package(bench: Bench, name: str) -> list[BenchmarkRow]:
         return sum(step["tokens"] for step in steps) / sum(step["seconds"] for step in steps)
 
     measures: dict[str, Measure] = {"ours": lambda: epoch(trainer), "package": full_finetune}
-    found = measure_interleaved(measures, bench.sizes.epochs)
+    stats = measure_interleaved(measures, bench.sizes.epochs)
     peak = reference.ask("memory")["peak"]
+
     return [
         BenchmarkRow(PART, f"{name}, rows, {layers} layers, against a full finetune right-padded at batch {count}",
-                     "tokens/s", found["ours"], found["package"], times=_TIMES, more_is_better=True),
+                     "tokens/s", stats["ours"], stats["package"], times=_TIMES, more_is_better=True),
         BenchmarkRow(PART, f"{name}, the package's full finetune, {layers} layers, peak memory", "GiB",
                      MeasurementStats.of([peak / 2**30])),
     ]
@@ -162,10 +169,12 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
     """
     sizes, device = bench.sizes, bench.device
     model = {"chatterbox": _chatterbox, "indextts2": _indextts2, "tiny": _builtin}[name](bench)
+
     letters = [chr(_FIRST_NEW + index) for index in range(sizes.new_rows - 1)]  # the language's tag has a row too
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=model.prefix_size)
     front_end = base.extended(NEW, "ethiopic", letters, [])
     voice = TTSModel("benchmark", family(name), "benchmark", Path(), "", model, base, device, scope="rows")
+
     width = model.module.config.decoder.width
     rows = {table: torch.randn(sizes.new_rows, *([] if table.endswith("bias") else [width])) / 32
             for table in map(rows_name, model.text_tables)}
@@ -175,8 +184,10 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
         adapters = Adapters.fresh(model.module, plan_adapters(options, model.adapter_targets), 0)
         model.module.to(device)
         voice = replace(voice, adapters=adapters, scope=scope)
+
     if options.compile == "on":
         model.compile()
+
     clips = _clips(bench, name, model)
     data = TrainingData((NEW,), "random", clips, clips, (), ())
     return Trainer(options, voice, data, clips if scope == "full" else (),
@@ -233,15 +244,16 @@ def _clips(bench: Bench, name: str, model: Any) -> tuple[Utterance, ...]:
 def _affordable(bench: Bench, name: str) -> int:
     """Layers with which the package's full finetune fits into the free memory."""
     config = bench.sizes.language if name == "chatterbox" else bench.sizes.voice
-    package, lengths, most = _PACKAGES[name], clip_lengths(bench, name), config.decoder.layers
+    package, lengths, depth = _PACKAGES[name], clip_lengths(bench, name), config.decoder.layers
+    # Right-padding makes every clip as long as the longest.
     positions = bench.sizes.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
     free = compute.free_bytes(bench.device)
     for layers in _FEWER:
         parameters = layers * package.layer_parameters + package.other_parameters
         needed = parameters * _BYTES_A_PARAMETER + layers * positions * package.bytes_a_position
-        if layers <= most and (free is None or needed <= _SAFE * free):
+        if layers <= depth and (free is None or needed <= _SAFE * free):
             return layers
-    return min(most, _FEWER[-1])
+    return min(depth, _FEWER[-1])
 
 
 def _setting(trainer: Trainer) -> str:
@@ -260,7 +272,7 @@ def epoch_peak(device: torch.device, trainer: Trainer) -> int:
     averages = trainer.ema.values.values() if trainer.ema else ()
     held = size(trainer) + trainer.optimizer_bytes + sum(value.nbytes for value in averages)
     trainer.train_step()
-    trainer.optimizer.zero_grad(set_to_none=True)  # on a GPU they would be freed within what is measured
+    trainer.optimizer.zero_grad(set_to_none=True)  # gradients would be freed within the measurement on a GPU
     return held + memory_plan.peak_bytes(device, lambda: epoch(trainer))
 
 

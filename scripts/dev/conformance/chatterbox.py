@@ -61,24 +61,30 @@ def _t3(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
     model = T3(_config(int(vectors.metadata["layers"]))).eval()
     fill(model, vectors.seed)
+
     table = Table(f"T3, {vectors.metadata['layers']} layers", vectors, [])
     text, speech = vectors["text_tokens"], vectors["speech_tokens"]
     prompt = vectors["prompt_speech_tokens"]
-    given = Conditioning(vectors["speaker_emb"], prompt, torch.tensor([prompt.shape[1]]),
-                         vectors["emotion_adv"].flatten())
-    conditioning = model.embed_conditioning(given)
+    conditions = Conditioning(vectors["speaker_emb"], prompt, torch.tensor([prompt.shape[1]]),
+                              vectors["emotion_adv"].flatten())
+    conditioning = model.embed_conditioning(conditions)
+    # One pass over the whole sequence, as in training.
     hidden = model.tfmr(torch.cat([conditioning, model.embed_text(text), model.embed_speech(speech)], 1))
     _, text_hidden, speech_hidden = hidden.split([conditioning.shape[1], text.shape[1], speech.shape[1]], 1)
+
     text_logits, speech_logits = model.text_head(text_hidden), model.speech_head(speech_hidden)
     table.relative("cond_emb", conditioning, _STATES)
     table.relative("text_logits", text_logits, _STATES)
     table.relative("speech_logits", speech_logits, _STATES)
     table.relative("text_loss", _next_token_loss(text_logits, text), _LOSSES)
     table.relative("speech_loss", _next_token_loss(speech_logits, speech), _LOSSES)
+
+    # Greedy decoding checks the cache against the stored codes.
     voice = Voice({"speaker_embedding": vectors["speaker_emb"][0].numpy(), "prompt_codes": prompt[0].numpy()},
                   emotion=float(vectors["emotion_adv"].flatten()))
     length = vectors["greedy_tokens"].shape[1]
     table.different("greedy_tokens", _greedy(model, text[0], voice, length), 0.0)
+
     return table.complete(("text_tokens", "speech_tokens", "prompt_speech_tokens", "speaker_emb", "emotion_adv"))
 
 
@@ -168,7 +174,7 @@ def _vocoder(path: Path) -> list[ConformanceRow]:
     return table.complete(("f0_in", "mel", "source"))
 
 
-_FILES: dict[str, Callable[[Path], list[ConformanceRow]]] = {  # by how the name begins, the longest first
+_FILES: dict[str, Callable[[Path], list[ConformanceRow]]] = {  # keys are the first parts of names, the longest first
     "voice_encoder": _voice_encoder, "ve_keys": _voice_encoder_keys, "t3_keys": _t3_keys, "t3_": _t3,
     "s3gen_keys": _s3gen_keys, "s3gen_analysis": _analysis, "s3gen_flow": _flow, "s3gen_vocoder": _vocoder,
 }

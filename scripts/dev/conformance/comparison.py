@@ -66,28 +66,28 @@ class Table:
     vectors: Vectors
     rows: list[ConformanceRow]
 
-    def relative(self, name: str, ours: torch.Tensor, bound: float) -> None:
+    def relative(self, name: str, output: torch.Tensor, bound: float) -> None:
         """Largest difference over the largest value of the reference; another shape is an infinite error."""
-        wanted = self.vectors[name].float()
+        expected = self.vectors[name].float()
         error = float("inf")
-        if wanted.shape == ours.shape:
-            error = float((ours.float() - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+        if expected.shape == output.shape:
+            error = float((output.float() - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
         self.rows.append(ConformanceRow(self.component, name, error, bound, "relative"))
 
-    def different(self, name: str, ours: torch.Tensor, bound: float) -> None:
+    def different(self, name: str, output: torch.Tensor, bound: float) -> None:
         """Share of ids that differ."""
-        wanted = self.vectors[name]
+        expected = self.vectors[name]
         error = 1.0
-        if wanted.shape == ours.shape:
-            error = float((ours != wanted).float().mean())
+        if expected.shape == output.shape:
+            error = float((output != expected).float().mean())
         self.rows.append(ConformanceRow(self.component, name, error, bound, "share that differs"))
 
     def complete(self, inputs: tuple[str, ...]) -> list[ConformanceRow]:
         """The rows; `UserError` if a stored output was not compared."""
         compared = {row.output for row in self.rows}
-        left = set(self.vectors.tensors) - compared - set(inputs)
-        if left:
-            raise UserError(f"{self.vectors.path} holds {', '.join(sorted(left))}, which is not compared.",
+        uncompared = set(self.vectors.tensors) - compared - set(inputs)
+        if uncompared:
+            raise UserError(f"{self.vectors.path} holds {', '.join(sorted(uncompared))}, which is not compared.",
                             "Update Lisan, or remove it from the file.")
         return self.rows
 
@@ -108,8 +108,8 @@ def compare_keys(component: str, path: Path, module: nn.Module) -> ConformanceRo
 def compare_shapes(component: str, name: str, wanted: Mapping[str, tuple[int, ...]],
                    tensors: Mapping[str, torch.Tensor]) -> ConformanceRow:
     """The share of the wanted entries that are missing, additional or of another shape in `tensors`."""
-    ours = {key: tuple(value.shape) for key, value in tensors.items()}
-    wrong = sum(wanted.get(key) != ours.get(key) for key in wanted.keys() | ours.keys())
+    shapes = {key: tuple(value.shape) for key, value in tensors.items()}
+    wrong = sum(wanted.get(key) != shapes.get(key) for key in wanted.keys() | shapes.keys())
     return ConformanceRow(component, name, wrong / max(1, len(wanted)), 0.0, f"of {len(wanted)} keys")
 
 

@@ -38,7 +38,7 @@ _STATES, _LOSSES, _SOUND, _CODES = 1e-4, 1e-5, 1e-3, 0.01
 _CPU = torch.device("cpu")
 _START_TEXT, _STOP_TEXT = 0, 1
 _FIXED = ("pe", "freqs", "input_pos", "filter")  # tables of the published files that are not filled
-_EMOTION_STRENGTH = 0.6  # of the stored mix
+_EMOTION_STRENGTH = 0.6  # weight of the emotion in the stored mix
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -46,15 +46,16 @@ def compare(folder: Path) -> list[ConformanceRow]:
     """One row an output of every file; one that is missing is a row that fails, one that is unknown a `UserError`."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", "Give the folder with the reference's files.")
-    found = {path.name for path in folder.iterdir()}
-    if unknown := sorted(found - _FILES.keys() - {_PIECES}):
+    names = {path.name for path in folder.iterdir()}
+    unknown = sorted(names - _FILES.keys() - {_PIECES})
+    if unknown:
         raise UserError(f"It is not known what {folder / unknown[0]} is compared with.", "Remove it from the folder.")
-    if not found & _FILES.keys():
+    if not names & _FILES.keys():
         raise UserError(f"{folder} holds nothing to compare.", "Give the folder with the reference's files.")
     rows: list[ConformanceRow] = []
     with torch.inference_mode():
         for name, compared in _FILES.items():
-            if name in found:
+            if name in names:
                 rows += compared(folder / name)
             else:
                 rows.append(ConformanceRow("missing", name, float("inf"), 0.0, "file"))
@@ -82,6 +83,7 @@ def _text(path: Path) -> list[ConformanceRow]:
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} and {_PIECES} beside it hold no examples: {error!r}.",
                         "Make the reference files again.") from error
+
     pieces = SentencePieceModel(content, str(path.with_name(_PIECES)))
     wrong = dict.fromkeys(("chinese", "spaced", "ids", "segments_120", "segments_30"), 0)
     for example in examples:
@@ -95,6 +97,7 @@ def _text(path: Path) -> list[ConformanceRow]:
             ids = [[pieces.ids.get(token, pieces.unknown_id) for token in segment]
                    for segment in cut_as_published(tokens, limit)]
             wrong[f"segments_{limit}"] += ids != example[f"segments_{limit}"]
+
     rows = [ConformanceRow("text", name, count / len(examples), 0.0, f"of {len(examples)} texts")
             for name, count in wrong.items()]
     if normaliser.rules_version():
@@ -106,9 +109,9 @@ def _normalised(examples: list[dict]) -> ConformanceRow:
     """The installed rules against what any version of the reference's gives."""
     wrong = 0
     for example in examples:
-        wanted = {example["normalized"], *example.get("other_normalizers", {}).values()}
-        ours = example["text"] if example["bypassed"] else normaliser.marked(example["text"])
-        wrong += "".join(ours.split()) not in {"".join(text.split()) for text in wanted}
+        readings = {example["normalized"], *example.get("other_normalizers", {}).values()}
+        reading = example["text"] if example["bypassed"] else normaliser.marked(example["text"])
+        wrong += "".join(reading.split()) not in {"".join(text.split()) for text in readings}
     return ConformanceRow("text", f"normalized ({normaliser.rules_version()})", wrong / len(examples), 0.0,
                           f"of {len(examples)} texts")
 
@@ -145,8 +148,8 @@ def _gpt_conditioning(path: Path) -> list[ConformanceRow]:
     table.relative("emotion_vector", of_emotion, _STATES)
     table.relative("emotion_vector_of_prompt", of_prompt, _STATES)
     table.relative("emotion_vector_merged_06", torch.lerp(of_prompt, of_emotion, _EMOTION_STRENGTH), _STATES)
-    given = unified_voice.VoiceConditioning(latents, of_emotion, torch.zeros(1, dtype=torch.long))
-    table.relative("conditioning", model.embed_conditioning(given), _STATES)
+    conditioning = unified_voice.VoiceConditioning(latents, of_emotion, torch.zeros(1, dtype=torch.long))
+    table.relative("conditioning", model.embed_conditioning(conditioning), _STATES)
     return table.complete(("prompt_features", "emotion_features"))
 
 
@@ -213,21 +216,25 @@ def _features(path: Path) -> list[ConformanceRow]:
     used = {name: shape for name, shape in _keys_beside(path, "w2v_bert_keys.json").items()
             if name != "masked_spec_embed"
             and (not name.startswith("encoder.layers.") or int(name.split(".")[2]) < layers)}
+
     module = W2vBert(w2v_bert.config_from_shapes(used, str(path)))
     weights.load_into(module, _filled(used, vectors.seed), str(path))
     module.eval()
+
+    # The states after each layer are kept as they pass.
     layer_states: list[torch.Tensor] = []
     module.feature_projection.projection.register_forward_hook(lambda *call: layer_states.append(call[2]))
     for layer in module.encoder.layers.children():
         layer.register_forward_hook(lambda *call: layer_states.append(call[2]))
+
     table = Table("features", vectors, [])
     for kind in ("even", "odd"):
-        rows, kept = w2v_bert.filterbank(vectors[f"{kind}_wav_16k"])
-        mask = (torch.arange(len(rows)) < kept).long()
+        rows, frames_kept = w2v_bert.filterbank(vectors[f"{kind}_wav_16k"])
+        mask = (torch.arange(len(rows)) < frames_kept).long()
         table.relative(f"{kind}_features", rows[None], _STATES)
         table.different(f"{kind}_mask", mask[None], 0.0)
         layer_states.clear()
-        (states,) = module([rows], [kept])
+        (states,) = module([rows], [frames_kept])
         for depth, hidden in enumerate(layer_states):
             stored = hidden * mask[:, None] if depth == 0 else hidden
             if f"{kind}_hidden_{depth}_every_8" in vectors.tensors:
@@ -236,6 +243,7 @@ def _features(path: Path) -> list[ConformanceRow]:
         if f"{kind}_normalised" in vectors.tensors:
             module.mean, module.std = vectors["stats_mean"], vectors["stats_var"].sqrt()
             table.relative(f"{kind}_normalised", module.encode([vectors[f"{kind}_wav_16k"]])[0][None], _STATES)
+
     return table.complete(("even_wav_16k", "odd_wav_16k", "stats_mean", "stats_var"))
 
 
@@ -283,8 +291,8 @@ def _style(path: Path) -> list[ConformanceRow]:
 def _banks_keys(path: Path) -> list[ConformanceRow]:
     """73 voices and emotion vectors: `EmotionBanks` refuses other shapes."""
     shapes = read_shapes(path)
-    ours = {"feat1": torch.empty(sum(GROUP_SIZES), 192), "feat2": torch.empty(sum(GROUP_SIZES), 1280)}
-    return [compare_shapes("emotion banks", path.name, shapes, ours)]
+    expected = {"feat1": torch.empty(sum(GROUP_SIZES), 192), "feat2": torch.empty(sum(GROUP_SIZES), 1280)}
+    return [compare_shapes("emotion banks", path.name, shapes, expected)]
 
 
 def _mel(path: Path) -> list[ConformanceRow]:
@@ -316,6 +324,7 @@ def _s2mel(path: Path) -> list[ConformanceRow]:
     codec, estimator = _codec(path, vectors.seed), module.estimator
     guidance = float(vectors.metadata["guidance"])
     table = Table("S2Mel", vectors, [])
+
     hidden = module.gpt_layer(vectors["latents"])
     table.relative("gpt_layer", hidden, _STATES)
     embedded = codec.embed(vectors["codes"])
@@ -324,18 +333,21 @@ def _s2mel(path: Path) -> list[ConformanceRow]:
     table.relative("regulated", regulated, _STATES)
     prompt = module.prompt(vectors["prompt_content"], vectors["prompt_mel"].transpose(1, 2), vectors["style"])
     table.relative("prompt_regulated", prompt.condition, _STATES)
+
     conditions = estimator.conditions(torch.cat([prompt.condition, regulated], 1), prompt.mel, prompt.style)
     length = conditions.shape[1]
     rotary = s2mel.rotary_positions(length, module.config.width // module.config.heads, _CPU)
     time = estimator.time_states(torch.tensor([float(vectors.metadata["estimator_time"])])).at(0)
     unconditional = estimator.unconditional(length)
-    for name, given in (("estimator_out", conditions), ("estimator_out_unconditional", unconditional)):
-        velocity = estimator(vectors["estimator_x"].transpose(1, 2), given, time, rotary)
+    for name, states in (("estimator_out", conditions), ("estimator_out_unconditional", unconditional)):
+        velocity = estimator(vectors["estimator_x"].transpose(1, 2), states, time, rotary)
         table.relative(name, velocity.transpose(1, 2), _STATES)
+
     noise = vectors["noise"][..., prompt.mel.shape[1]:]  # the prompt's is not used
     for steps in (10, 25):
         mel = module.mel(regulated, prompt, steps=steps, guidance=guidance, noise=noise)
         table.relative(f"mel_{steps}_steps", mel, _SOUND)
+
     return table.complete(("codes", "estimator_x", "latents", "noise", "prompt_content", "prompt_mel", "style"))
 
 

@@ -35,23 +35,23 @@ _POLL_S = 0.5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, then write the tables; the exit code."""
-    given = build_parser().parse_args(arguments)
+    args = build_parser().parse_args(arguments)
     try:
-        workspace = Workspace.open(given.workspace)
-        chosen = given.only.split(",") if given.only else None
-        groups = [group for group in plan.read(given.steps) if chosen is None or group.name in chosen]
+        workspace = Workspace.open(args.workspace)
+        chosen = args.only.split(",") if args.only else None
+        groups = [group for group in plan.read(args.steps) if chosen is None or group.name in chosen]
     except UserError as error:
         return _say(error, USAGE_ERROR)
     try:
         if groups:
             _prepare(workspace)
-        for seed in range(given.seeds):  # a whole round of all trials first, so that what is cut off is comparable
+        for seed in range(args.seeds):  # a whole round of all trials first, so that what is cut off is comparable
             for group in groups:
                 for trial in group.trials:
                     _try(workspace, trial, seed)
-        if engine.NAME in (chosen or [engine.NAME] * (given.steps is None)):
+        if engine.NAME in (chosen or [engine.NAME] * (args.steps is None)):
             engine.measure(workspace)
-        _write(Path(given.out or workspace.path / "experiments.md"), workspace, groups, given.seeds)
+        _write(Path(args.out or workspace.path / "experiments.md"), workspace, groups, args.seeds)
     except UserError as error:
         return _say(error, FAILED)
     return DONE
@@ -80,8 +80,8 @@ def _prepare(workspace: Workspace) -> None:
         ("prepare", job_chains.demo_options("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
         ("tokenizer", job_chains.demo_options("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
     ]
-    for verb, options, there in steps:
-        if not there:
+    for verb, options, is_present in steps:
+        if not is_present:
             _finish(create_job(workspace, verb, options))
 
 
@@ -124,23 +124,24 @@ def _folder(workspace: Workspace, trial: ExperimentTrial, seed: int) -> Path:
 
 def _finish(job: Job) -> tuple[JobState, Used]:
     """Let a worker do the job; its state, and what the worker used of the machine."""
-    before = control.read_state(job)
-    whole = not before.ended  # one that was cut off has used more than its last try does
-    if before.status != "finished":
-        (control.resume if before.resumable else control.start)(job)
+    old_state = control.read_state(job)
+    is_complete = not old_state.ended  # a job that was cut off has used more than its last try does
+    if old_state.status != "finished":
+        (control.resume if old_state.resumable else control.start)(job)
     used = NOTHING
     while not (state := control.wait(job, _POLL_S)).ended:
         used = results.used_by(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
-    return state, used if whole else NOTHING
+    return state, used if is_complete else NOTHING
 
 
 def _write(path: Path, workspace: Workspace, groups: Sequence[TrialGroup], seeds: int) -> None:
     def found(trial: ExperimentTrial) -> list[TrialResult]:
         folders = [_folder(workspace, trial, seed) for seed in range(seeds)]
-        return [one for folder in folders if (one := results.read(folder))]
+        return [result for folder in folders if (result := results.read(folder))]
 
+    # The tables are written from files, so that a later call can add seeds.
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
     sections.append(engine.section(workspace))
     folders = [_folder(workspace, trial, seed) for group in groups for trial in group.trials for seed in range(seeds)]
@@ -151,9 +152,9 @@ def _write(path: Path, workspace: Workspace, groups: Sequence[TrialGroup], seeds
 
 def _commits(folders: Sequence[Path]) -> list[str]:
     """The commits that the trainings ran at, short."""
-    found = [json.loads(path.read_text(encoding="utf-8")).get("commit", "")
-             for folder in folders if (path := folder / "environment.json").is_file()]
-    return sorted({str(commit)[:7] for commit in found if commit})
+    environments = [json.loads(path.read_text(encoding="utf-8")).get("commit", "")
+                    for folder in folders if (path := folder / "environment.json").is_file()]
+    return sorted({str(commit)[:7] for commit in environments if commit})
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 def main(arguments: list[str]) -> int:
     """Train one trial of the plan, and prove what came of it."""
-    place, group, name, seed, *rest = arguments
-    groups = plan.read(int(rest[0]) if rest else None)
-    trial = next(trial for found in groups if found.name == group for trial in found.trials if trial.name == name)
+    place, group, name, seed, *further = arguments
+    groups = plan.read(int(further[0]) if further else None)
+    trial = next(trial for entry in groups if entry.name == group for trial in entry.trials if trial.name == name)
     compute.setup_device("cpu")
     run(Workspace.open(Path(place)), trial.run(int(seed)), trial.training(int(seed)))
     return 0
@@ -56,13 +56,14 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
     model = plainly(tts, workspace.exports / f".{name}")
     learn(model, tts.front_end.prefix_size, data, options)
     tensors = model.module.state_dict()
+    # An older export of the same trial is replaced.
     shutil.rmtree(workspace.exports / name, ignore_errors=True)
     with atomic_directory(workspace.exports / name) as folder:
         _export(workspace, tts, tensors, folder, name, options)
-        made = loading.assemble_export(folder, _CPU)
-        record = _record(workspace, tts, made, name, options)
+        exported = loading.assemble_export(folder, _CPU)
+        record = _record(workspace, tts, exported, name, options)
         base = load_base(workspace, tts.name, _CPU)
-        proof = replace(certification.certify_model(workspace, base, made, record, sentences), kind="recomputed")
+        proof = replace(certification.certify_model(workspace, base, exported, record, sentences), kind="recomputed")
         files = verification.certified_files(verification.Subject.of_export(folder))
         certificate.write(folder / CERTIFICATE, verification.bind(workspace, proof, files))
         loading.write_sums(folder)
@@ -102,9 +103,9 @@ def _without(old_rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """The hook: the gradient with nothing in its old rows."""
 
     def hook(gradient: torch.Tensor) -> torch.Tensor:
-        kept = gradient.clone()
-        kept[:old_rows] = 0
-        return kept
+        masked = gradient.clone()
+        masked[:old_rows] = 0
+        return masked
 
     return hook
 
@@ -122,12 +123,12 @@ def _export(workspace: Workspace, tts: TTSModel, tensors: Tensors, folder: Path,
         {}, cut))
 
 
-def _record(workspace: Workspace, tts: TTSModel, made: TTSModel, name: str,
+def _record(workspace: Workspace, tts: TTSModel, exported: TTSModel, name: str,
             options: TrainOptions) -> CheckpointRecord:
     """The claim of the recipe: new rows alone were trained."""
     extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     return CheckpointRecord(name, options.steps, "rows", options.extension, options.dataset, extension.rows_hash,
-                            hash_tensors(base_tensors(made.lm.module)), tts.origin)
+                            hash_tensors(base_tensors(exported.lm.module)), tts.origin)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ def measure(workspace: Workspace) -> None:
         return
     command = [sys.executable, "-m", "scripts.dev.benchmark", "--only", options.PART, "--out",
                str(_file(workspace).parent)]
-    if code := subprocess.run(command, check=False).returncode:
+    code = subprocess.run(command, check=False).returncode
+    if code:
         raise UserError(f"The benchmark ended with exit code {code}.", "Its reason stands above.")
 
 
@@ -34,16 +35,17 @@ def section(workspace: Workspace) -> str:
     head = "## Cost of training options\n\n"
     if not _file(workspace).is_file():
         return f"{head}Not measured.\n"
-    made = json.loads(_file(workspace).read_text(encoding="utf-8"))
-    memory = {row["what"].removesuffix(_MEMORY): row["ours"] for row in made["rows"] if row["what"].endswith(_MEMORY)}
+    data = json.loads(_file(workspace).read_text(encoding="utf-8"))
+    # Speed and memory are rows of their own in the benchmark's file.
+    memory = {row["what"].removesuffix(_MEMORY): row["ours"] for row in data["rows"] if row["what"].endswith(_MEMORY)}
     rows = [["options", "tokens a second", "times as fast as none", "memory"]]
     rows += [[row["what"], f"{row['ours']['median']:.0f} ({row['ours']['least']:.0f} to {row['ours']['most']:.0f})",
               "1" if row["ratio"] is None else f"{row['ratio']:.2f}", f"{memory[row['what']]['median']:.2f} GiB"]
-             for row in made["rows"] if row["unit"] == "tokens/s"]
-    where = made["machine"]
+             for row in data["rows"] if row["unit"] == "tokens/s"]
+    host = data["machine"]
     return (f"{head}Chatterbox's shapes and random weights and clips (`python -m scripts.dev.benchmark --only "
-            f"{options.PART}`), interleaved in one run, on {where['device']} with {where['threads']} threads; load "
-            f"average at the start {where['load']}; commit {where['commit']}.\n\n{report.table(rows)}\n")
+            f"{options.PART}`), interleaved in one run, on {host['device']} with {host['threads']} threads; load "
+            f"average at the start {host['load']}; commit {host['commit']}.\n\n{report.table(rows)}\n")
 
 
 def _file(workspace: Workspace) -> Path:

@@ -37,7 +37,7 @@ CASES: Mapping[str, Mapping[str, object]] = {
     "healthy demo": {},
     "learning rate 1e-9": {"row_lr": 1e-9, "adapter_lr": 1e-9},
     "shifted texts": {"dataset": "shifted"},
-    "noise base": {},  # in a workspace whose base model has random weights
+    "noise base": {},  # the workspace has a base model with random weights
     "silent reader": {"dataset": "mboshi", "extension": "tiny-mdw"},
     "diverged": {"row_lr": 0.5, "adapter_lr": 0.3, "max_grad_norm": 1000.0, "warmup": 0},
     "full that broke English": {"scope": "full", "replay": 0.0, "layer_lr": 2e-3, "head_lr": 2e-3},
@@ -56,14 +56,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=4.0, help="time limit of the steps (default: %(default)s)")
     parser.add_argument("--run", help="read this run of the workspace in place of training one")
     parser.add_argument("--out", type=Path, default=TABLE, help="table to add to (default: %(default)s)")
-    given = parser.parse_args()
-    workspace = Workspace.open(given.workspace)
-    if given.run:
-        directory, failure = workspace.run(given.run), ""
+    args = parser.parse_args()
+    workspace = Workspace.open(args.workspace)
+    if args.run:
+        directory, failure = workspace.run(args.run), ""
     else:
-        directory, failure = train_case(workspace, given.case, given.seed, given.steps, given.minutes)
-    run = read_run(directory, given.case, given.seed, failure)
-    add_to_table(given.out, run)
+        directory, failure = train_case(workspace, args.case, args.seed, args.steps, args.minutes)
+
+    run = read_run(directory, args.case, args.seed, failure)
+    add_to_table(args.out, run)
     print(json.dumps({name: run[name] for name in ("case", "seed", "steps", "learning", "outcome")}))
     return 0
 
@@ -88,6 +89,7 @@ def read_run(directory: Path, case: str, seed: int, failure: str = "") -> dict[s
     record = learning.read_learning(directory)
     options = foreign.read_yaml(directory / CONFIG)["options"]
     step, total, warnings, validation = 0, 0, [], {}
+
     for event in read_events(directory / JOURNAL)[0]:
         if isinstance(event, Step):
             step, total = event.step, event.total_steps
@@ -95,12 +97,13 @@ def read_run(directory: Path, case: str, seed: int, failure: str = "") -> dict[s
             warnings.append({"step": step, "message": event.message})
         elif isinstance(event, Evaluated):
             validation[event.step] = {language: losses["speech_loss"] for language, losses in event.languages.items()}
+
     final = record.reports[max(record.reports, key=int)] if record.reports else learning.LearningReport(step)
     return {
         "case": case, "seed": seed, "steps": step, "planned_steps": total, "batch_size": options["batch_size"],
         "scope": options["scope"], "dataset": options["dataset"], "failure": failure,
         "learning": final.learning.value, "outcome": learning.describe_report(final),
-        "checks": {at: asdict(report) for at, report in record.reports.items()}, "validation": validation,
+        "checks": {step_key: asdict(report) for step_key, report in record.reports.items()}, "validation": validation,
         "warnings": warnings,
     }
 
@@ -108,8 +111,8 @@ def read_run(directory: Path, case: str, seed: int, failure: str = "") -> dict[s
 def add_to_table(path: Path, run: Mapping[str, object]) -> None:
     """Replace the run of the same case and seed in the table, or add it."""
     table = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": []}
-    others = [one for one in table["runs"] if (one["case"], one["seed"]) != (run["case"], run["seed"])]
-    table["runs"] = sorted([*others, run], key=lambda one: (list(CASES).index(one["case"]), one["seed"]))
+    other_runs = [entry for entry in table["runs"] if (entry["case"], entry["seed"]) != (run["case"], run["seed"])]
+    table["runs"] = sorted([*other_runs, run], key=lambda entry: (list(CASES).index(entry["case"]), entry["seed"]))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

@@ -23,20 +23,20 @@ class ExperimentTrial:
     name: str
     train: Mapping[str, object]
     extend: Mapping[str, object]
-    shortened: bool = False  # to try the experiments themselves; what it measures is kept apart
+    shortened: bool = False  # a trial of the experiments themselves; what it measures is kept apart
     recipe: str = ""  # empty: Lisan's own; "hook": that of `scripts.dev.experiments.broken`
 
     def extension(self, seed: int) -> ExtendOptions:
         """How the rows are made that this trial trains."""
-        first = job_chains.demo_options("extend", ExtendOptions)
-        changed = {**first.model_dump(), **self.extend, "seed": seed}
+        demo = job_chains.demo_options("extend", ExtendOptions)
+        changed = {**demo.model_dump(), **self.extend, "seed": seed}
         changed["extension"] = f"experiment-{changed['initialisation']}-{seed}"
         return parse_options(ExtendOptions, changed)
 
     def training(self, seed: int) -> TrainOptions:
         """The demo's training with this trial's changes, on `extension(seed)`."""
-        first = job_chains.demo_options("train", TrainOptions).model_dump()
-        changed = {**first, "max_minutes": 0.0, **self.train, "seed": seed,
+        demo = job_chains.demo_options("train", TrainOptions).model_dump()
+        changed = {**demo, "max_minutes": 0.0, **self.train, "seed": seed,
                    "extension": self.extension(seed).extension}
         return parse_options(TrainOptions, changed)
 
@@ -65,17 +65,19 @@ def read(steps: int | None = None, path: Path = PLAN) -> tuple[TrialGroup, ...]:
 def _group(name: str, values: Mapping[str, object], steps: int | None) -> TrialGroup:
     trials, common = _mapping(values["trials"]), _mapping(values.get("train", {}))
     length = steps or int(str(values["steps"]))
-    at = values.get("at", ())
-    assert isinstance(at, Sequence)
-    made = []
+    evaluated_at = values.get("at", ())
+    assert isinstance(evaluated_at, Sequence)
+
+    variants = []
     for trial, changed in trials.items():
-        given = dict(_mapping(changed))
-        extend = _mapping(given.pop("extend", {}))
+        changes = dict(_mapping(changed))
+        extend = _mapping(changes.pop("extend", {}))
+        # A shortened trial still has a checkpoint.
         every = min(length, int(str(common.get("checkpoint_every", 200))))
-        options = {**common, **given, "steps": length, "checkpoint_every": every}
-        made.append(ExperimentTrial(name, trial, options, extend, steps is not None, str(values.get("recipe", ""))))
-    return TrialGroup(name, str(values["title"]), str(values["measure"]), tuple(made),
-                 tuple(step for step in at if step <= length))
+        options = {**common, **changes, "steps": length, "checkpoint_every": every}
+        variants.append(ExperimentTrial(name, trial, options, extend, steps is not None, str(values.get("recipe", ""))))
+    return TrialGroup(name, str(values["title"]), str(values["measure"]), tuple(variants),
+                 tuple(step for step in evaluated_at if step <= length))
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -31,44 +31,44 @@ dropped text and codes. Values are means over seeds with the sample standard dev
 
 def page(machine: Machine, commits: Sequence[str], sections: Sequence[str]) -> str:
     """The whole text; `commits` are those of the trainings."""
-    where = (f"Measured on {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, "
-             f"torch {machine.torch}; trainings at {', '.join(commits) or 'no known commit'}.")
-    return "\n".join([_HEAD, f"{where}\n", *sections])
+    measured_on = (f"Measured on {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, "
+                   f"torch {machine.torch}; trainings at {', '.join(commits) or 'no known commit'}.")
+    return "\n".join([_HEAD, f"{measured_on}\n", *sections])
 
 
-def section(group: TrialGroup, found: TrialResults) -> str:
+def section(group: TrialGroup, results: TrialResults) -> str:
     """A heading, the length of the trainings, and a table."""
-    rows = _error_rows(group, found) if group.measure == "errors" else _losses(group, found)
+    rows = _error_rows(group, results) if group.measure == "errors" else _losses(group, results)
     options = group.trials[0].training(0)
     return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{table(rows)}\n"
 
 
-def _error_rows(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
-    languages = sorted({code for seeds in found.values() for one in seeds for code in one.errors})
+def _error_rows(group: TrialGroup, results: TrialResults) -> list[Sequence[str]]:
+    languages = sorted({code for seeds in results.values() for run in seeds for code in run.errors})
     head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
             "unchanged", "trained parameters", "CPU time", "memory"]
     rows: list[Sequence[str]] = [head]
     for trial in group.trials:
-        seeds = found.get(trial.name, ())
+        seeds = results.get(trial.name, ())
         if not seeds:
             rows.append([trial.name, "0", *["not measured"] * (len(head) - 2)])
             continue
         rows.append([
             trial.name, str(len(seeds)),
-            *(spread([100 * one.errors[code] for one in seeds if code in one.errors], "%") for code in languages),
-            *(spread([100 * one.before[code] for one in seeds if code in one.before], "%") for code in languages),
-            ", ".join(sorted({one.equal for one in seeds})), "all" if trial.recipe else f"{seeds[0].trained:,}",
-            spread([one.cpu_seconds for one in seeds if one.cpu_seconds], " s", 0),
-            spread([one.peak_bytes / 2**30 for one in seeds if one.peak_bytes], " GiB")])
+            *(spread([100 * run.errors[code] for run in seeds if code in run.errors], "%") for code in languages),
+            *(spread([100 * run.before[code] for run in seeds if code in run.before], "%") for code in languages),
+            ", ".join(sorted({run.equal for run in seeds})), "all" if trial.recipe else f"{seeds[0].trained:,}",
+            spread([run.cpu_seconds for run in seeds if run.cpu_seconds], " s", 0),
+            spread([run.peak_bytes / 2**30 for run in seeds if run.peak_bytes], " GiB")])
     return rows
 
 
-def _losses(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
+def _losses(group: TrialGroup, results: TrialResults) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [["trial", "seeds", *(f"after {step} steps" for step in group.at)]]
     for trial in group.trials:
-        seeds = found.get(trial.name, ())
+        seeds = results.get(trial.name, ())
         rows.append([trial.name, str(len(seeds)), *(
-            spread([one.losses[step] for one in seeds if step in one.losses], digits=3) for step in group.at)])
+            spread([run.losses[step] for run in seeds if step in run.losses], digits=3) for step in group.at)])
     return rows
 
 

@@ -37,11 +37,11 @@ class TrialResult:
     trial: str
     seed: int
     steps: int
-    cpu_seconds: float  # of the whole job, its judging and its certificate too; another job beside it changes little
+    cpu_seconds: float  # seconds of the whole job, with its judging and certificate; a job beside it changes little
     peak_bytes: int  # the most that the process held
     trained: int  # numbers that the optimizer moved
-    equal: str  # of the base's tensors, how many stayed as they were
-    logits: str  # of base-language samples
+    equal: str  # number of the base's tensors that stayed as they were
+    logits: str  # result of the check on base-language samples
     errors: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)  # held-out speech, nats a code, by step
@@ -72,9 +72,9 @@ def of(trial: str, seed: int, state: JobState, used: Used) -> TrialResult:
 def proven(trial: str, seed: int, proof: Certificate, used: Used) -> TrialResult:
     """What a certificate says of a training."""
     errors = {item.language: item.after for item in proof.errors if item.after is not None}
-    before = {item.language: item.before for item in proof.errors if item.before is not None}
+    base_errors = {item.language: item.before for item in proof.errors if item.before is not None}
     return TrialResult(trial, seed, proof.step, used.cpu_seconds, used.peak_bytes, 0, _equal(proof),
-                    proof.check("base_logits").actual.split(";")[0], errors, before)
+                    proof.check("base_logits").actual.split(";")[0], errors, base_errors)
 
 
 def _equal(proof: Certificate) -> str:

@@ -32,8 +32,8 @@ def build_corpus(folder: Path) -> None:
 
     for language, count in CLIPS.items():
         corpus.build_language(folder / "corpus" / language, language, count, SEED)
-    others = [language for language in sentences.languages() if language not in CLIPS]
-    corpus.build_others(folder / "corpus" / "others", others, FRAGMENTS, SEED)
+    other_languages = [language for language in sentences.languages() if language not in CLIPS]
+    corpus.build_others(folder / "corpus" / "others", other_languages, FRAGMENTS, SEED)
 
 
 def build_codec(folder: Path) -> None:

@@ -27,9 +27,9 @@ ROUNDS = (0, 1, 2, 5, 15)
 def griffin_lim(mel: torch.Tensor) -> torch.Tensor:
     """librosa's fast Griffin-Lim of a log-mel (1, n_mels, F) from zero phase, 32 rounds: (1, (F - 1) * hop_length)."""
     settings = MEL_SETTINGS
-    made = librosa.griffinlim(audio.magnitude(mel, settings)[0].numpy(), n_iter=32, hop_length=settings.hop_length,
-                              win_length=settings.win_length, n_fft=settings.n_fft, momentum=0.99, init=None)
-    return torch.from_numpy(made)[None, :(mel.shape[-1] - 1) * settings.hop_length]
+    waveform = librosa.griffinlim(audio.magnitude(mel, settings)[0].numpy(), n_iter=32, hop_length=settings.hop_length,
+                                  win_length=settings.win_length, n_fft=settings.n_fft, momentum=0.99, init=None)
+    return torch.from_numpy(waveform)[None, :(mel.shape[-1] - 1) * settings.hop_length]
 
 
 def main() -> None:
@@ -37,32 +37,36 @@ def main() -> None:
     family, cpu = Tiny(), torch.device("cpu")
     extractor, recogniser = family.load_extractor(PACK, cpu), family.load_recogniser(PACK)
     vocoder = family.load_vocoder(PACK, cpu).vocoder
+
     vocoders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"Griffin-Lim, 32 rounds": griffin_lim}
     for rounds in ROUNDS:
         vocoders[f"network, rounds: {rounds}"] = partial(vocoder.decode, rounds=rounds)
-    found: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in ("recording", *vocoders)}
+    scores: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in ("recording", *vocoders)}
+
     for language in BASE_LANGUAGES:
-        for sentence in (one for split in SPLITS for one in sentences_of(language, split)):
+        for sentence in (entry for split in SPLITS for entry in sentences_of(language, split)):
             assert sentence.original is not None
             recording = audio.load(sentence.original, MEL_SETTINGS.sample_rate)
             mel = audio.log_mel(recording[None], MEL_SETTINGS)
+            # All vocoders get the same decoded mel.
             coded = extractor.codec.decode(extractor.codec.encode(mel), extractor.codec.embed_speaker(mel))
             sounds = {"recording": recording, **{name: make(coded)[0] for name, make in vocoders.items()}}
             cepstra = {name: measures.mel_cepstra(sound, MEL_SETTINGS.sample_rate) for name, sound in sounds.items()}
             for name, sound in sounds.items():
                 score = recogniser.score(sound, MEL_SETTINGS.sample_rate, sentence.text, language)
-                found[name].append((measures.naturalness(sound, MEL_SETTINGS.sample_rate), score.edits,
-                                    len(score.reference),
-                                    measures.mel_cepstral_distance(cepstra["recording"], cepstra[name])))
-    base = np.array(found["Griffin-Lim, 32 rounds"])
+                scores[name].append((measures.naturalness(sound, MEL_SETTINGS.sample_rate), score.edits,
+                                     len(score.reference),
+                                     measures.mel_cepstral_distance(cepstra["recording"], cepstra[name])))
+
+    base = np.array(scores["Griffin-Lim, 32 rounds"])
     print(f"{len(base)} sentences, 95% bootstrap intervals\n\n"
           "| | naturalness | difference | CER | distance, dB |\n|---|---|---|---|---|")
-    for name, rows in found.items():
-        values, one = np.array(rows), np.ones(len(rows))
-        low, high = bootstrap_interval(values[:, 0], one)
-        difference, least, most, _ = paired_test((base[:, 0], one), (values[:, 0], one))
-        print(f"| {name} | {values[:, 0].mean():.2f} ({low:.2f} to {high:.2f}) | {difference:.2f} ({least:.2f} to "
-              f"{most:.2f}) | {values[:, 1].sum() / values[:, 2].sum():.1%} | {values[:, 3].mean():.2f} |")
+    for name, rows in scores.items():
+        values, weights = np.array(rows), np.ones(len(rows))
+        low, high = bootstrap_interval(values[:, 0], weights)
+        difference, lower, upper, _ = paired_test((base[:, 0], weights), (values[:, 0], weights))
+        print(f"| {name} | {values[:, 0].mean():.2f} ({low:.2f} to {high:.2f}) | {difference:.2f} ({lower:.2f} to "
+              f"{upper:.2f}) | {values[:, 1].sum() / values[:, 2].sum():.1%} | {values[:, 3].mean():.2f} |")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class CorpusClip:
     """One spoken sentence; `start` and `frames` index the folder's `mel.npy`."""
 
     language: str
-    split: str  # train, combinations, running, demo
+    split: str  # train, combinations, running or demo
     text: str
     voice: int
     start: int
@@ -127,6 +127,6 @@ def frame_phonemes(clip: CorpusClip, index: dict[str, int], frame_rate: float) -
     labels = np.zeros(clip.frames, dtype=np.int64)
     ends = clip.phonemes[1:] + [["", clip.frames / frame_rate]]
     for (name, begin), (_, end) in zip(clip.phonemes, ends, strict=True):
-        first, last = (max(0, round(t * frame_rate)) for t in (begin, end))
-        labels[first:last] = index.get(name, 0)
+        begin_frame, end_frame = (max(0, round(t * frame_rate)) for t in (begin, end))
+        labels[begin_frame:end_frame] = index.get(name, 0)
     return labels

@@ -141,9 +141,9 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     front_end, voices = family.load_front_end(PACK), family.load_voices(PACK)
     scores = []
 
-    def score(language: str, split: str, what: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:
+    def score(language: str, split: str, kind: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:
         mels = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
-        scores.append(PackScore(language, split, what, *error(recogniser, mels)))
+        scores.append(PackScore(language, split, kind, *error(recogniser, mels)))
         print(scores[-1], flush=True)
 
     for language, corpus in corpora.items():
@@ -151,18 +151,21 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
             clips = corpus.split(split)
             originals = [audio.load(_shipped(language, split, i), extractor.sample_rate) for i in range(len(clips))]
             score(language, split, "original", clips, originals)
+
             features = [extractor.extract(waveform) for waveform in originals]
             decoded = [vocoder.decode(f.speech_codes, Voice(f.conditioning)) for f in features]
             score(language, split, "codec", clips, decoded)
+
             if language not in BASE_LANGUAGES:
                 continue
+            # Each text is spoken by every voice.
             twice = [clip for clip in clips for _ in VOICE_NAMES]
             texts = [front_end.encode(clip.text, language) for clip in twice]
             speakers = [voices[name] for _ in clips for name in VOICE_NAMES]
-            for what, sampling in SAMPLINGS.items():
+            for title, sampling in SAMPLINGS.items():
                 generated = model.generate(texts, speakers, sampling)
-                spoken = [vocoder.decode(s.codes, v) for s, v in zip(generated, speakers, strict=True)]
-                score(language, split, what, twice, spoken)
+                syntheses = [vocoder.decode(s.codes, v) for s, v in zip(generated, speakers, strict=True)]
+                score(language, split, title, twice, syntheses)
     return scores
 
 

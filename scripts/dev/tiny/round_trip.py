@@ -60,9 +60,9 @@ def read_clips(folder: Path) -> list[tuple[Path, str]]:
     if not clips:
         raise UserError(f"{folder} has no clips; metadata.csv or a folder clips is expected.",
                         "Name the folder that holds them.")
-    missing = [str(path) for path, _ in clips if not path.is_file()]
-    if missing:
-        raise UserError(f"{table} names {missing[0]}, which does not exist.", "Correct the table.")
+    absent = [str(path) for path, _ in clips if not path.is_file()]
+    if absent:
+        raise UserError(f"{table} names {absent[0]}, which does not exist.", "Correct the table.")
     return clips
 
 
@@ -110,11 +110,11 @@ def contour(waveform: torch.Tensor) -> np.ndarray:
 def pitch_agreement(recording: np.ndarray, version: np.ndarray) -> tuple[float, float] | None:
     """Correlation of log F0 where both are voiced, and the ratio of their ranges; None with too few voiced frames."""
     length = min(len(recording), len(version))
-    both = np.isfinite(recording[:length]) & np.isfinite(version[:length])
+    voiced = np.isfinite(recording[:length]) & np.isfinite(version[:length])
     ranges = [measures.pitch_range(frequencies) for frequencies in (recording, version)]
-    if both.sum() < 20 or not all(ranges):
+    if voiced.sum() < 20 or not all(ranges):
         return None
-    logs = [np.log(frequencies[:length][both]) for frequencies in (recording, version)]
+    logs = [np.log(frequencies[:length][voiced]) for frequencies in (recording, version)]
     if min(log.std() for log in logs) < 1e-4:
         return None
     return float(np.corrcoef(*logs)[0, 1]), float(ranges[1] / ranges[0])  # type: ignore[operator]
@@ -190,7 +190,7 @@ def main() -> int:
     random.Random(arguments.seed).shuffle(paths)
     count = min(arguments.count, len(paths) if not arguments.adapt else len(paths) * 3 // 4)
     clips = [Clip(path, load(path), text) for path, text in paths[:count]]
-    others = [load(path) for path, _ in paths[count : count + 8]] or [clip.waveform for clip in clips]
+    other_clips = [load(path) for path, _ in paths[count : count + 8]] or [clip.waveform for clip in clips]
     scorer = WhisperScorer(arguments.recogniser, arguments.language) if arguments.recogniser else None
 
     family, cpu = Tiny(), torch.device("cpu")
@@ -199,7 +199,7 @@ def main() -> int:
 
     def reference_of(clip: Clip) -> torch.Tensor:
         """Another clip of the reader; the clip itself only if it is the only one."""
-        return next((waveform for waveform in others if waveform is not clip.waveform), clip.waveform)
+        return next((waveform for waveform in other_clips if waveform is not clip.waveform), clip.waveform)
 
     versions: dict[str, Callable[[Clip], torch.Tensor]] = {
         "recording": lambda clip: clip.waveform,

@@ -36,26 +36,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="id of the run in the workspace")
     parser.add_argument("--workspace", default="workspace")
-    given = parser.parse_args()
-    workspace, device = Workspace.open(given.workspace), torch.device("cpu")
-    finetuned = load(workspace, f"run:{given.run}", device)
+    args = parser.parse_args()
+    workspace, device = Workspace.open(args.workspace), torch.device("cpu")
+    finetuned = load(workspace, f"run:{args.run}", device)
     base = load(workspace, "base:tiny", device)
     untrained = load(workspace, "extension:tiny-am", device)
     evaluator = SpeechEvaluator.of(base, base.family.load_recogniser(base.base_folder))
     print("| set | originals | before | after |\n|---|---|---|---|")
     for language in (*BASE_LANGUAGES, "am"):
-        before = base if language in BASE_LANGUAGES else untrained
+        # Only the extension has rows of the new language.
+        untuned = base if language in BASE_LANGUAGES else untrained
         for split in SPLITS:
-            _row(evaluator, before, finetuned, language, split)
+            _row(evaluator, untuned, finetuned, language, split)
 
 
-def _row(evaluator: SpeechEvaluator, before: TTSModel, after: TTSModel, language: str, split: str) -> None:
+def _row(evaluator: SpeechEvaluator, untuned: TTSModel, finetuned: TTSModel, language: str, split: str) -> None:
     sentences = sentences_of(language, split)
-    recorded = [evaluation.score_recording(evaluator, language, one) for one in sentences if one.original]
+    recorded = [evaluation.score_recording(evaluator, language, item) for item in sentences if item.original]
     original = evaluation.corpus_score(language, recorded).error
-    first, second = (evaluation.evaluate_language(evaluator, model, language, sentences, Sampling())[0].error
-                     for model in (before, after))
-    print(f"| {language} {split} | {original:.3f} | {first:.3f} | {second:.3f} |", flush=True)
+    base_error, tuned_error = (evaluation.evaluate_language(evaluator, model, language, sentences, Sampling())[0].error
+                               for model in (untuned, finetuned))
+    print(f"| {language} {split} | {original:.3f} | {base_error:.3f} | {tuned_error:.3f} |", flush=True)
 
 
 if __name__ == "__main__":

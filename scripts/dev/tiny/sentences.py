@@ -30,8 +30,8 @@ LENGTHS = {"en": (4, 40), "fr": (4, 40), "am": (4, 26)}  # characters
 HELD_OUT_MIN_LENGTH = 8  # shorter texts say little about intelligibility
 DEMO_LENGTHS = (14, 26)  # characters: 1.5 to 3 seconds of Amharic speech
 DEMO_POOL = {"template": 2200, "window": 400, "shuffled": 400}  # candidates
-DEMO_SHARE = 3  # one Amharic sentence in three belongs to the demo, by its checksum
-MIN_OCCURRENCES = 3  # in the demo's train texts, of each syllable that is held out
+DEMO_SHARE = 3  # a third of the Amharic sentences belongs to the demo, by their checksums
+MIN_OCCURRENCES = 3  # occurrences in the demo's train texts of each syllable that is held out
 MIX = {
     "en": {"template": 0.45, "window": 0.25, "shuffled": 0.20, "pseudo": 0.10},
     "fr": {"template": 0.45, "window": 0.25, "shuffled": 0.20, "pseudo": 0.10},
@@ -127,10 +127,10 @@ def more_demo(shipped: SentenceSets, n: int, seed: int = 0) -> list[str]:
     train = tuple(p for p in paragraphs if f" {p} " not in held_out)
     sources = _Sources(train, _words("am", train), shipped.combinations, shipped.running)
     accept = _accept("am", sources, belongs=_is_demo)
-    known = set(shipped.train)
+    known_texts = set(shipped.train)
 
     def keep(text: str) -> bool:
-        return accept(text) and text not in known and not any(f" {text} " in p for p in held_out)
+        return accept(text) and text not in known_texts and not any(f" {text} " in p for p in held_out)
 
     return _choose(sources, {}, keep, n, random.Random(f"{seed}/am/more"))
 
@@ -152,9 +152,9 @@ def fragments(language: str, n: int, seed: int) -> list[str]:
         draw = character_window
     else:
         draw = word_window
-    found: dict[str, None] = {}
-    _fill(found, n, lambda r: draw(r, paragraphs), _is_fragment, rng)
-    return list(found)
+    windows: dict[str, None] = {}
+    _fill(windows, n, lambda r: draw(r, paragraphs), _is_fragment, rng)
+    return list(windows)
 
 
 def coverage(texts: Iterable[str]) -> Counter[str]:
@@ -225,16 +225,16 @@ def _supporting(
     language: str, combinations: tuple[str, ...], keep: Keep, rng: random.Random
 ) -> dict[str, None]:
     """Template sentences that together hold every word of `combinations`."""
-    missing = {w for text in combinations for w in text.split()}
-    found: dict[str, None] = {}
+    missing_words = {w for text in combinations for w in text.split()}
+    chosen: dict[str, None] = {}
     for _ in range(100_000):
-        if not missing:
-            return found
+        if not missing_words:
+            return chosen
         text = template(rng, language)
-        if keep(text) and not missing.isdisjoint(text.split()):
-            found[text] = None
-            missing.difference_update(text.split())
-    raise ValueError(f"{language}: no train sentence found for the words {sorted(missing)}")
+        if keep(text) and not missing_words.isdisjoint(text.split()):
+            chosen[text] = None
+            missing_words.difference_update(text.split())
+    raise ValueError(f"{language}: no train sentence found for the words {sorted(missing_words)}")
 
 
 def _fill(texts: dict[str, None], size: int, draw: Draw, keep: Keep, rng: random.Random) -> None:
@@ -283,6 +283,7 @@ def _cover(
     The gain of a text never grows as others are chosen (it is submodular), so a stale
     heap entry is an upper bound and only the top needs to be weighed again (Minoux 1978).
     """
+
     needed = set(coverage((*combinations, *running)))
     words_left = {w for text in combinations for w in text.split()}
     counts: Counter[str] = Counter()

@@ -68,8 +68,8 @@ def partners(batch: list[tuple[Corpus, CorpusClip]], shuffler: random.Random) ->
     """For each clip the row of another clip of the same voice, (B,): the speaker, not the text."""
     rows = []
     for row, (_, clip) in enumerate(batch):
-        others = [i for i, (_, other) in enumerate(batch) if other.voice == clip.voice and i != row]
-        rows.append(shuffler.choice(others) if others else row)
+        candidates = [i for i, (_, other) in enumerate(batch) if other.voice == clip.voice and i != row]
+        rows.append(shuffler.choice(candidates) if candidates else row)
     return torch.tensor(rows)
 
 
@@ -95,19 +95,24 @@ def train(corpora: list[Corpus], config: CodecConfig, count: int, seed: int, bat
     parameters = [*codec.parameters(), *reader.parameters()]
     optimizer = torch.optim.AdamW(parameters, peak, betas=(0.9, 0.98), weight_decay=0.01)
     clips = [(corpus, clip) for corpus in corpora for clip in corpus.split("train") if clip.frames <= MAX_FRAMES]
+
     shuffler, begin, recent = random.Random(seed), time.time(), []
     for step, batch in steps(clips, batch_size, count, seed, lambda item: item[1].frames):
         for group in optimizer.param_groups:
             group["lr"] = peak * learning_rate(step, count, warmup=200)
+
         mel, lengths, labels = collate(batch, index, config.frames_per_code)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             l1, phonemes = losses(codec, reader, mel, lengths, labels, partners(batch, shuffler))
+
         optimizer.zero_grad()
         (l1 + phoneme_weight * phonemes).backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
+
         recent.append((l1.item(), phonemes.item()))
         if (step + 1) % 100 == 0:
             means = np.mean(recent[-100:], axis=0).round(4)
             print(f"codec step {step + 1} l1 {means[0]} phonemes {means[1]} {time.time() - begin:.0f} s", flush=True)
+
     return codec.eval()

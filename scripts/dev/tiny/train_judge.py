@@ -19,9 +19,9 @@ from scripts.dev.tiny.train_codec import collate, phoneme_index
 PHONEME_WEIGHT = 0.5
 
 
-def phonemes_of(clip: CorpusClip, known: dict[str, int]) -> list[str]:
+def phonemes_of(clip: CorpusClip, phoneme_ids: dict[str, int]) -> list[str]:
     """The clip's phonemes in order, without pauses and rare ones."""
-    return [name for name, _ in clip.phonemes if name in known]
+    return [name for name, _ in clip.phonemes if name in phoneme_ids]
 
 
 def configure(corpora: dict[str, Corpus]) -> RecogniserConfig:
@@ -56,43 +56,50 @@ def train(corpora: dict[str, Corpus], count: int, seed: int, batch_size: int = 3
     torch.manual_seed(seed)
     config = configure(corpora)
     recogniser = RecogniserNetwork(config)
+
     letter_id = {c: i + 1 for i, c in enumerate(config.letters)}
     phoneme_id = {p: i + 1 for i, p in enumerate(config.phonemes)}
     optimizer = torch.optim.AdamW(recogniser.parameters(), peak, weight_decay=0.01)
     clips = [(corpus, clip) for corpus in corpora.values() for clip in corpus.split("train")]
+
     shuffler, begin, recent = random.Random(seed), time.time(), []
     for step, batch in steps(clips, batch_size, count, seed, lambda item: item[1].frames):
         for group in optimizer.param_groups:
             group["lr"] = peak * learning_rate(step, count, warmup=200)
+
         mel, lengths, _ = collate(batch, {}, 4)
         languages = torch.tensor([config.languages.index(clip.language) for _, clip in batch])
         letters, phonemes = recogniser(augment(mel, shuffler), languages)
+
         letter_loss = _ctc(letters, [[letter_id[c] for c in letters_of(clip.text, clip.language)]
                                      for _, clip in batch], lengths)
         phoneme_loss = _ctc(phonemes, [[phoneme_id[p] for p in phonemes_of(clip, phoneme_id)]
                                        for _, clip in batch], lengths)
+
         optimizer.zero_grad()
         (letter_loss + PHONEME_WEIGHT * phoneme_loss).backward()
         nn.utils.clip_grad_norm_(recogniser.parameters(), 5.0)
         optimizer.step()
+
         recent.append((letter_loss.item(), phoneme_loss.item()))
         if (step + 1) % 100 == 0:
             means = np.mean(recent[-100:], axis=0).round(3)
             spent = time.time() - begin
             print(f"judge step {step + 1} letters {means[0]} phonemes {means[1]} {spent:.0f} s", flush=True)
+
     return recogniser.eval()
 
 
 @torch.inference_mode()
 def error(recogniser: RecogniserNetwork, items: list[tuple[CorpusClip, torch.Tensor]]) -> tuple[float, float]:
     """Letter and phoneme error of (clip, log-mel (n_mels, F)) pairs: edits over reference length."""
-    known = dict.fromkeys(recogniser.config.phonemes, 0)
+    phoneme_ids = dict.fromkeys(recogniser.config.phonemes, 0)
     edits = np.zeros(2)
     total = np.zeros(2)
     for clip, mel in items:
-        wanted = letters_of(clip.text, clip.language), phonemes_of(clip, known)
-        found = recogniser.letters(mel, clip.language), recogniser.phonemes(mel, clip.language)
-        edits += [Levenshtein.distance(w, h) for w, h in zip(wanted, found, strict=True)]
-        total += [len(w) for w in wanted]
+        reference = letters_of(clip.text, clip.language), phonemes_of(clip, phoneme_ids)
+        recognised = recogniser.letters(mel, clip.language), recogniser.phonemes(mel, clip.language)
+        edits += [Levenshtein.distance(w, h) for w, h in zip(reference, recognised, strict=True)]
+        total += [len(w) for w in reference]
     letters, phonemes = edits / total
     return float(letters), float(phonemes)

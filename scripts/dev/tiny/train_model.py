@@ -90,8 +90,8 @@ class Levels(nn.Module):
         self.register_buffer("digits", digits)
         self.rows = nn.Parameter(scale * torch.randn(sum(levels), width))
 
-    def forward(self, own: torch.Tensor) -> torch.Tensor:
-        return own + self.digits @ self.rows
+    def forward(self, free_rows: torch.Tensor) -> torch.Tensor:
+        return free_rows + self.digits @ self.rows
 
 
 def initialise(model: T3, levels: tuple[int, ...], characters_per_code: float) -> None:
@@ -163,28 +163,28 @@ def prepare(clips: Sequence[tuple[str, np.ndarray, np.ndarray, CorpusClip | None
     of_voice: dict[str, list[int]] = {}
     for index, (voice, *_) in enumerate(clips):
         of_voice.setdefault(voice, []).append(index)
-    spoken = []
+    encoded_clips = []
     for indices in of_voice.values():
         for place, index in enumerate(indices):
             voice, text, _, clip = clips[index]
             codes = encoded[index][0]
             prompt, speaker = encoded[indices[(place + 1) % len(indices)]]
             sample = Sample(text, codes, {"speaker_embedding": speaker, "prompt_codes": prompt[:PROMPT]})
-            spoken.append(EncodedClip(voice, sample, None if clip is None else centres_of(clip, len(codes))))
-    return spoken
+            encoded_clips.append(EncodedClip(voice, sample, None if clip is None else centres_of(clip, len(codes))))
+    return encoded_clips
 
 
-def join(spoken: list[EncodedClip], config: T3Config, share: float, space: int, seed: int) -> list[EncodedClip]:
+def join(clips: list[EncodedClip], config: T3Config, share: float, space: int, seed: int) -> list[EncodedClip]:
     """`spoken`, a `share` of it replaced by two or three of its clips of one voice, so that long texts are known.
 
     `space` is the text id between two of them. Clips that are longer than the model's positions are left out.
     """
     shuffler = random.Random(seed)
     of_voice: dict[str, list[EncodedClip]] = {}
-    for clip in spoken:
+    for clip in clips:
         of_voice.setdefault(clip.voice, []).append(clip)
     joined = []
-    for clip in spoken:
+    for clip in clips:
         if shuffler.random() < share and clip.centres is not None:
             clip = _joined([clip, *shuffler.choices(of_voice[clip.voice], k=shuffler.choice((1, 1, 2)))], space)
         if len(clip.sample.text_ids) <= config.text_positions and len(clip.sample.speech_codes) <= config.max_codes:
@@ -193,8 +193,8 @@ def join(spoken: list[EncodedClip], config: T3Config, share: float, space: int, 
 
 
 def _joined(clips: list[EncodedClip], space: int) -> EncodedClip:
-    first, stop = clips[0].sample.text_ids[:2], clips[0].sample.text_ids[-1:]
-    text, codes, centres = [first], [], []
+    start_ids, stop = clips[0].sample.text_ids[:2], clips[0].sample.text_ids[-1:]
+    text, codes, centres = [start_ids], [], []
     for number, clip in enumerate(clips):
         assert clip.centres is not None
         if number:
@@ -211,58 +211,68 @@ def optimizers(model: T3) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al. 2024) for the matrices of the layers, AdamW for the rest."""
     matrices = [p for n, p in model.tfmr.named_parameters() if p.ndim == 2]
     chosen = set(map(id, matrices))
-    rest = [p for p in model.parameters() if id(p) not in chosen]
+    others = [p for p in model.parameters() if id(p) not in chosen]
     return [
         torch.optim.Muon(matrices, lr=2e-3, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
 
-def train(spoken: list[EncodedClip], config: T3Config, levels: tuple[int, ...], count: int, seed: int,
+def train(clips: list[EncodedClip], config: T3Config, levels: tuple[int, ...], count: int, seed: int,
           device: torch.device, seconds: float = math.inf, batch_size: int = BATCH) -> T3:
     """Train for `count` steps, at most `seconds`; prints a line every 100."""
     torch.manual_seed(seed)
     model = T3(config).train()
-    rate = sum(len(s.sample.text_ids) - 3 for s in spoken) / sum(len(s.sample.speech_codes) for s in spoken)
+    # The mean speaking rate aligns the positions of text and codes at the start.
+    rate = sum(len(s.sample.text_ids) - 3 for s in clips) / sum(len(s.sample.speech_codes) for s in clips)
     initialise(model, levels, rate)
     model.to(device)
+
     parts = optimizers(model)
     peaks = [part.param_groups[0]["lr"] for part in parts]
     options = LossOptions(text_dropout=0.1, code_dropout=0.4)
     begin, recent = time.time(), []
-    for step, batch in steps(spoken, batch_size, count, seed,
+    for step, batch in steps(clips, batch_size, count, seed,
                              lambda s: len(s.sample.speech_codes) + len(s.sample.text_ids)):
+        # Steps and seconds limit the training, whichever ends first.
         progress = max(step / count, (time.time() - begin) / seconds)
         if progress >= 1:
             break
+
         for part, peak in zip(parts, peaks, strict=True):
             decay = learning_rate(round(progress * 1e6), 10**6, 1, 0.5)
             part.param_groups[0]["lr"] = peak * decay * min(1, (step + 1) / 150)
             part.zero_grad()
+
+        # Only clips whose times are known guide the attention.
         packed = collate([s.sample for s in batch], model.config, device, options)
-        centres, known = torch.zeros(packed.codes.shape), torch.zeros(len(batch), 1)
+        centres, has_centres = torch.zeros(packed.codes.shape), torch.zeros(len(batch), 1)
         for row, clip in enumerate(batch):
             if clip.centres is not None:
                 centres[row, : len(clip.centres)] = torch.from_numpy(clip.centres)
-                known[row] = 1
+                has_centres[row] = 1
+
         guide = GuidedAttention(model.tfmr, model.config.aligned_heads)
         with torch.autocast(device.type, dtype=torch.bfloat16), guide:
             sums = losses(model, packed, options)
             places = segment_index(packed, model.config.conditioning_length)
             inside = torch.arange(centres.shape[1], device=device)[None] < packed.code_lengths[:, None]
-            aligned = inside * known.to(device)
+            aligned = inside * has_centres.to(device)
             attention = guide.loss(*places, centres.to(device), aligned) / aligned.sum().clamp(min=1)
+
         speech, text = sums.speech_sum / sums.speech_count, sums.text_sum / sums.text_count
         weight = 0.3 * max(0.1, 1 - 1.5 * progress)
         (speech + 0.1 * text + weight * attention).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for part in parts:
             part.step()
+
         recent.append(torch.stack([speech, text, attention]).detach())
         if (step + 1) % 100 == 0:
             means = [round(value, 3) for value in torch.stack(recent[-100:]).mean(0).tolist()]
             print(f"model step {step + 1} speech {means[0]} text {means[1]} attention {means[2]} "
                   f"{time.time() - begin:.0f} s", flush=True)
+
     return folded(model.cpu()).eval()
 
 
@@ -284,7 +294,7 @@ def build(folder: Path, seed: int) -> None:
     clips = [(f"{language}-{clip.voice}", front_end.encode(clip.text, language), corpus.mel(clip), clip)
              for language in ("en", "fr") for corpus in [Corpus(folder / "corpus" / language)]
              for clip in corpus.split("train")]
-    spoken = prepare(clips, codec)
+    encoded = prepare(clips, codec)
     config = configure(codec.config.codebook_size, codec.config.speaker_size, front_end.size)
-    model = train(spoken, config, codec.config.levels, STEPS, seed, torch.device("cpu"))
+    model = train(encoded, config, codec.config.levels, STEPS, seed, torch.device("cpu"))
     save_module(folder / "t3.safetensors", model, model.config)
