@@ -30,7 +30,7 @@ from config.schema import EvaluateOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import dataset_recognisers, evaluation_report, listening, records, verification
+from core.library import certificate, dataset_recognisers, evaluation_report, listening, records, verification
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
@@ -178,7 +178,10 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
             if name.startswith("export:"):
                 export = resolve(workspace, name).folder
                 records.check_export_files(export)
-                evaluation_report.attach(export, reporter.directory, report, name, workspace)
+                is_own = verification.is_own(workspace, certificate.read(export / certificate.CERTIFICATE))
+                evaluation_report.attach(export, reporter.directory, report, name)
+                if is_own:  # a sender's certificate has no signature of this workspace, before and after
+                    verification.sign_file(workspace, export / certificate.CERTIFICATE)
                 write_sums(export)
     result: Result = {"clips": len(measured), "report": evaluation_report.HTML, "seconds": report.seconds}
     for name, by_language in estimates.items():

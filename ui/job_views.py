@@ -12,6 +12,7 @@ from config.arguments import flags
 from config.errors import UserError
 from config.languages import NAMES
 from config.languages import language_name as language_name
+from config.schema import ANY_STEPS
 from core.jobs.events import MAX_TIME, Progress
 from core.jobs.job import NO_DEVICE
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
@@ -25,8 +26,10 @@ from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span
 VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
 STAGE_TITLES: Mapping[str, str] = {
     "align": "Aligning text", "certificate": "Computing certificate", "check": "Checking data",
-    "check what is here": "Checking existing files", "compare": "Comparing tensors", "compile": "Compiling the model",
-    "copied": "Copying files", "copy": "Copying files", "cut": "Segmenting at pauses", "download": "Downloading",
+    "check what is here": "Checking existing files", "compare": "Comparing tensors",
+    "compare texts": "Comparing clips with texts", "compile": "Compiling the model",
+    "copied": "Copying files", "copy": "Copying files", "cut": "Segmenting at pauses",
+    "decoder": "Training the decoder", "download": "Downloading",
     "download the language": "Downloading language files", "features": "Extracting features",
     "fit": "Fitting new rows", "hash": "Hashing files", "import": "Importing recordings",
     "score": "Transcribing samples (ASR)",
@@ -51,7 +54,6 @@ _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running"
 _JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
 _DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
 DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
-_ANY_STEPS = 100_000  # steps of a training that takes as many as fit into its time
 _BEFORE_STEPS = ("load", "memory plan")  # stages of a training that end before it checks for a stop
 
 _RESULT_TITLES: Mapping[str, str] = {
@@ -175,7 +177,7 @@ def too_few_steps(state: JobState) -> tuple[int, int] | None:
         return None
     # The step that the time limit allows is estimated from the pace so far.
     reached = time_limited_step(state) or state.steps[-1].total_steps
-    return (reached, planned_steps) if planned_steps < _ANY_STEPS and 3 * reached < planned_steps else None
+    return (reached, planned_steps) if planned_steps < ANY_STEPS and 3 * reached < planned_steps else None
 
 
 def training_alarm(state: JobState) -> Html:

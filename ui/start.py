@@ -65,8 +65,10 @@ def build(page: Page) -> None:
             ))
             # The four choices have a value before the page is first refreshed.
             with gr.Row(elem_classes="grid"):
+                # Any value passes Gradio's check, which an upload's event needs; our own names what is wrong.
                 model = gr.Dropdown([(CATALOG[0].title, CATALOG[0].name)], value=CATALOG[0].name,
-                                    label="Voice model", filterable=False, elem_id="start-model", min_width=200)
+                                    label="Voice model", filterable=False, allow_custom_value=True,
+                                    elem_id="start-model", min_width=200)
                 dataset = gr.Dropdown([(OWN_LABEL, OWN), (DEMO_LABEL, DEMO)], value=DEMO,
                                       label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
@@ -396,6 +398,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
 
     page.on(upload.upload, take, [upload, language, name, model], [assessment, any_script, name, source, upload],
             files=True)
+
     def suggest(language: str | None) -> Sequence[object]:
         """Languages that may be meant by what was typed; none where it names one."""
         text = (language or "").strip()

@@ -193,10 +193,10 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
     values.pop(PRESET_ABOUT, None)
     other = VERBS[verb].presets_of
-    if "train" in (verb, other) and foreign_settings.is_foreign(values):
-        return dict(foreign_settings.translate(values).options)
     if values and set(values) <= set(VERBS):
         values = values.get(verb) or values.get(other) or {}
+    elif "train" in (verb, other) and foreign_settings.is_foreign(values):
+        return dict(foreign_settings.translate(values).options)
     if "verb" in values and values["verb"] not in (verb, other):
         raise UserError(f"The preset {path} is for {values['verb']!r}, not for {verb!r}.", "Give the right file.")
     options = values.get("options", {}) if "verb" in values else values

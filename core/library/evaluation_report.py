@@ -23,7 +23,7 @@ from pydantic import JsonValue
 
 from config import loading
 from config.languages import language_name
-from core.library import certificate, verification
+from core.library import certificate
 from core.library.certificate import CERTIFICATE, CertificateCheck
 from core.library.records import EXPORT_CARD
 from core.workspace import Workspace
@@ -500,12 +500,10 @@ def _estimates(clips: Sequence[EvaluatedClip]) -> dict[str, MetricEstimate]:
     return estimates
 
 
-def attach(export: Path, folder: Path, report: EvaluationReport, name: str,
-           workspace: Workspace | None = None) -> None:
+def attach(export: Path, folder: Path, report: EvaluationReport, name: str) -> None:
     """Copy the report in `folder` into an export of the model `name`; its card and certificate name it too.
 
-    The list of hashes is out of date then. If `workspace` computed the certificate it signs it with the report; a
-    sender's certificate has no signature of this workspace, before and after.
+    The list of hashes is out of date then, and a signature of the certificate too (`verification.sign`).
     """
     target = export / FOLDER
     target.mkdir(exist_ok=True)
@@ -517,8 +515,6 @@ def attach(export: Path, folder: Path, report: EvaluationReport, name: str,
     # The certificate names the report by its hash, so a changed report is noticed.
     changed = dataclasses.replace(proof, checks=(
         *(earlier for earlier in proof.checks if earlier.name != check.name), check))
-    if workspace is not None and verification.is_own(workspace, proof):
-        changed = verification.sign(workspace, changed)
     certificate.write(export / CERTIFICATE, changed)
     card = export / EXPORT_CARD
     write_text(card, with_section(card.read_text(encoding="utf-8"), card_section(report, name)))

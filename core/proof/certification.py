@@ -301,7 +301,8 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     recording = ""
     if record.dataset in workspace.list_datasets():
         recording = evaluation.training_recording(manifest.load(workspace.dataset(record.dataset)))
-    evaluator = SpeechEvaluator.of(base, recogniser, recording, watermark=False)
+    evaluator = SpeechEvaluator.of(base, recogniser, recording, watermark=False,
+                                   as_reader=finetuned.decoder is not None)
     scorable: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
     skipped: dict[str, list[str]] = {}
 
@@ -375,8 +376,8 @@ def _passed(good: bool) -> CheckOutcome:
 
 _CODEC_TEXT = "Codec, vocoder and the other files of weights and sound beside the language model are those of the base."
 _CODEC_SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".onnx", ".npz", ".npy", ".ogg", ".wav", ".flac"})
-_OWN_FOLDERS = (f"{records.ADAPTER}/", f"{records.EARLIER_TRAININGS}/", "samples/", "evaluation/")
-"""Folders of an export whose files of such suffixes the base does not have: what the training made."""
+_OWN_FILES = (records.DECODER, f"{records.ADAPTER}/", f"{records.EARLIER_TRAININGS}/", "samples/", "evaluation/")
+"""Files and folders of an export with such suffixes that the base does not have: what the training made."""
 
 
 def base_codec_check(folder: Path) -> CertificateCheck:
@@ -424,7 +425,7 @@ def export_codec_check(base: Path, export: Path, family: Family) -> CertificateC
         {name: digest for name, digest in hash_tree(folder).items() if Path(name).suffix.lower() in _CODEC_SUFFIXES}
         for folder in (base, export))
     copied = {name: digest for name, digest in hashes.items()
-              if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FOLDERS)}
+              if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FILES)}
     known_hashes = set(base_hashes.values())
     settings = [path.relative_to(export).as_posix() for path in sorted(export.rglob("*"))
                 if path.suffix in (".json", ".yaml") and (base / path.relative_to(export)).is_file()]

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from config.errors import CODE, UserError
+from config.errors import UserError, without_code_marks
 from config.schema import SamplingOptions, ServeOptions
 from core.serving.access import Refusal, error_body
 from core.serving.engine import ShuttingDown, SpeechEngine, TooManyRequests
@@ -105,7 +105,7 @@ def api_error(error: Exception) -> APIError:
 
 
 def _sentence(error: UserError) -> str:
-    return CODE.sub(r"\1", f"{error.message} {error.hint}".strip())
+    return without_code_marks(f"{error.message} {error.hint}".strip())
 
 
 @dataclass

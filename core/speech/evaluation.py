@@ -118,11 +118,14 @@ class SpeechEvaluator:
 
     @classmethod
     def of(cls, model: TTSModel, recogniser: Recogniser | None = None, recording: str = "",
-           watermark: bool = True) -> SpeechEvaluator:
-        """The evaluator of the base model of `model`; `recording` is its voice where it comes without one."""
+           watermark: bool = True, as_reader: bool = False) -> SpeechEvaluator:
+        """The evaluator of the base model of `model`; `recording` is its voice where it comes without one.
+
+        `as_reader`: a language with an adapted decoder speaks in the voice of `recording`.
+        """
         family, folder = model.family, model.base_folder
         voices, reader = family.load_voices(folder), None
-        if recording and (family.adapts_decoder or not voices):
+        if recording and (as_reader or not voices):
             waveform, sample_rate = audio.read(Path(recording))
             reader = family.voice_from_recording(folder, model.device, waveform, sample_rate)
             voices = voices or {RECORDED_VOICE: reader}

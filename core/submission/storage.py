@@ -164,10 +164,10 @@ def list_deleted(workspace: Workspace) -> list[BinEntry]:
                 name = f"{run}@{int(step)}" if step.isascii() and step.isdigit() and len(step) < 13 else ""
             if not name or stamp.count("-") != _STAMP_PARTS:
                 continue
-            # A stamp that is no time was put there by others, and stays.
+            # What has a stamp that is no time, or a name that no item has, was put there by others, and stays.
             with suppress(ValueError, OverflowError):
                 deleted = BinEntry(Item(kind, name), stamp)
-                if deleted.deleted:
+                if deleted.deleted and deleted.path(workspace).name == entry:
                     entries.append(deleted)
     return sorted(entries, key=lambda entry: entry.stamp, reverse=True)
 

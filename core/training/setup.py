@@ -89,7 +89,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
                 warn(f"{language_name(language)} is not measured by the recogniser of its dataset: "
                      f"{dataset_recognisers.unmeasured_reason(poor, language)}.")
     recording = evaluation.training_recording(manifest.load(workspace.dataset(options.dataset)))
-    speech_evaluator = SpeechEvaluator.of(tts, recogniser, recording=recording)
+    speech_evaluator = SpeechEvaluator.of(tts, recogniser, recording=recording, as_reader=tts.decoder is not None)
     clips = replay.gather_replay_clips(options, workspace, tts, speech_evaluator.voices, run_dir, warn,
                                        progress_callback(reporter),
                                        None if max_clips is None else max_clips // 2)

@@ -126,7 +126,7 @@ def test_the_workspace_of_these_cases_is_shown(workspace: Workspace, shown_page:
     shown = answers(shown_page)
     harmless(shown, workspace)
     for text in (foreign_workspace.RUN, foreign_workspace.DATASET, foreign_workspace.EXPORT, "a line of the log",
-                 "Rows are equal", f"segments:{foreign_workspace.SEGMENTS}", "unsure"):
+                 "Incomplete certificate", f"segments:{foreign_workspace.SEGMENTS}", "unsure"):
         assert text in shown
     assert "damaged" not in shown
     assert "that cannot be read" not in shown
@@ -205,7 +205,7 @@ def test_a_folder_with_a_name_that_lisan_does_not_give_hides_no_other(kind: str,
         (workspace.path / kind / name).mkdir()
     shown = answers(shown_page)
     harmless(shown, workspace)
-    for text in (foreign_workspace.RUN, foreign_workspace.DATASET, foreign_workspace.EXPORT, "Rows are equal",
+    for text in (foreign_workspace.RUN, foreign_workspace.DATASET, foreign_workspace.EXPORT, "Incomplete certificate",
                  f"export:{foreign_workspace.EXPORT}", f"base:{foreign_workspace.MODEL}"):
         assert text in shown
 

@@ -150,6 +150,8 @@ def job_with(workspace: Workspace, verb: str, place: tuple[str, ...], value: obj
     """A job whose configuration has `value` at `place`, as the page or an imported run may have written it."""
     kind = VERBS[verb].options
     values: dict[str, object] = {name: given for name, given in REQUIRED.items() if name in kind.model_fields}
+    if verb == "import_model":
+        values["base"] = "tiny"
     if verb in ("segment", "align"):
         values["source"] = str(workspace.path)
     inner = value
@@ -165,7 +167,7 @@ def test_every_option_that_opens_a_path_is_marked():
                 "split_disjoint_by", "evaluation_metrics", "count", "validation_disjoint_by", "recogniser_language",
                 "rules", "replay_datasets", "flow_prompt_s", "emotion", "held_out", "licence", "add_to", "init_from",
                 "emotion_strength", "sample_rate", "tracker", "dataset", "model", "happy", "watermark", "lufs",
-                "evaluation", "restore", "accept_unknown",
+                "evaluation", "restore", "accept_unknown", "run",
                 "variant_noise", "denoise", "any_script", "byte_fallback", "duration_s"}
     for verb, entry in VERBS.items():
         marked = {place[-1] for _verb, place, _marker, _several in PATHS if _verb == verb}

@@ -319,10 +319,10 @@ BODIES = [
     (b'{"fn_index": 999999, "data": []}', "no event"), (b'{"fn_index": "0", "data": []}', "no event"),
     (b'{"fn_index": true, "data": []}', "no event"), (b'{"fn_index": -1}', "no event"), (b"{}", "no event"),
     (b'{"fn_index": [0]}', "no event"), (b'{"fn_index": 0, "session_hash": "../x", "data": []}', "of which session"),
-    (b'{"fn_index": 0, "session_hash": "x", "data": {}}', "takes 3 values"),
-    (b'{"fn_index": 0, "session_hash": "x", "data": []}', "takes 3 values"),
-    (b'{"fn_index": 0, "session_hash": "x", "data": [null, {"a": 1}, ""]}', "no value"),
-    (b'{"fn_index": 0, "session_hash": "x", "data": ["","",""], "batched": true}', "no such events"),
+    (b'{"fn_index": 0, "session_hash": "x", "data": {}}', "takes 4 values"),
+    (b'{"fn_index": 0, "session_hash": "x", "data": []}', "takes 4 values"),
+    (b'{"fn_index": 0, "session_hash": "x", "data": [null, {"a": 1}, "", ""]}', "no value"),
+    (b'{"fn_index": 0, "session_hash": "x", "data": ["","","",""], "batched": true}', "no such events"),
 ]
 
 

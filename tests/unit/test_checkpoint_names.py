@@ -35,12 +35,18 @@ def test_a_dataset_goes_on_with_what_was_read(workspace: Workspace) -> None:
     assert checkpoint_names.resume_point(job) == "It resumes from where it stopped."
 
 
-@pytest.mark.parametrize("behaviour", ["killed", "exits", "buggy", "resumable"])
+@pytest.mark.parametrize("behaviour", ["killed", "exits", "buggy"])
 def test_a_worker_that_died_claims_nothing(workspace: Workspace, behaviour: str) -> None:
     state = control.wait(launch(train(workspace, behaviour)), PATIENCE_S)
     assert state.status in ("crashed", "failed")
     assert state.hint.endswith(NOTHING)
     assert "intact" not in state.hint
+
+
+def test_a_worker_that_died_names_the_checkpoint_that_it_left(workspace: Workspace) -> None:
+    state = control.wait(launch(train(workspace, "resumable")), PATIENCE_S)
+    assert state.status in ("crashed", "failed")
+    assert state.hint.endswith("It resumes from the checkpoint of step 3.")
 
 
 def test_a_force_stop_says_that_nothing_was_saved(workspace: Workspace) -> None:

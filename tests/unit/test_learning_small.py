@@ -12,6 +12,7 @@ from core.jobs.events import append_event
 from core.jobs.job import create_job
 from core.library import certificate, learning
 from core.library.learning import Finding, Learning
+from core.model.loading import TTSModel
 from core.speech.evaluation import SpeechEvaluator, SpeechItem
 from core.workspace import Workspace
 from models.base import Generated
@@ -64,8 +65,8 @@ def test_a_run_that_does_not_read_its_text_has_not_learned(world: Workspace) -> 
 def test_a_run_that_says_nothing_is_silent(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     waveform_of = SpeechEvaluator._waveform
 
-    def silent(evaluator: SpeechEvaluator, item: SpeechItem, generated: Generated) -> torch.Tensor:
-        return torch.zeros_like(waveform_of(evaluator, item, generated))
+    def silent(evaluator: SpeechEvaluator, model: TTSModel, item: SpeechItem, generated: Generated) -> torch.Tensor:
+        return torch.zeros_like(waveform_of(evaluator, model, item, generated))
 
     monkeypatch.setattr(SpeechEvaluator, "_waveform", silent)
     result, listener = run(world)
