@@ -46,7 +46,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
 
     # The checkpoint is selected now, so that certificate and selection agree.
     names = pinned_names(run_dir)
-    step = names.get(CHOICE) or checkpoint.best_intact(run_dir, warn)
+    step = names[CHOICE] if CHOICE in names else checkpoint.best_intact(run_dir, warn)
     if CHOICE not in names and step != checkpoints.read_ranking(run_dir).best:
         # The best one is damaged: the one that is certified is selected.
         checkpoint_names.set_choice(run_dir, str(step))
@@ -142,7 +142,7 @@ def _write(workspace: Workspace, run_dir: Path, proof: Certificate, warn: Callab
     always written, because its finding is newer.
     """
     with checkpoint_names.checkpoint_lock(run_dir):
-        selected = pinned_names(run_dir).get(CHOICE) or checkpoints.read_ranking(run_dir).best
+        selected = pinned_names(run_dir).get(CHOICE, checkpoints.read_ranking(run_dir).best)
         if selected != proof.step:
             warn(f"The certificate of step {proof.step} is not written, because step {selected} of {run_dir.name} is "
                  "selected now. Compute the certificate again, unless a job for that step is running.")

@@ -25,8 +25,7 @@ from core.doctor import DoctorCase
 from core.jobs.checkpoint_names import CHOICE, folder_of, pinned_names, set_choice
 from core.jobs.events import CheckpointSaved, Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import checkpoints, diagnosis
-from core.library.checkpoints import Ranking
+from core.library import diagnosis
 from core.library.diagnosis import NEW_ROWS, UNUSED, Diagnosis, TensorFinding, TokenizerFit
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.model.loading import TTSModel, extend_model, load_base, load_checkpoint, set_changed_tensors
@@ -87,7 +86,6 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
         if not extension.exists():
             _write_extension(extension, options, base, imported)
     # The imported checkpoint is the run's only one, so it is both the best and the chosen one.
-    checkpoints.write_ranking(reporter.directory, Ranking(None, step, {step: 0.0}))
     reporter.emit(CheckpointSaved(step, folder.relative_to(reporter.directory).as_posix(), best=True))
     if pinned_names(reporter.directory).get(CHOICE) != step:
         set_choice(reporter.directory, str(step))

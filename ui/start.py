@@ -65,10 +65,8 @@ def build(page: Page) -> None:
             ))
             # The four choices have a value before the page is first refreshed.
             with gr.Row(elem_classes="grid"):
-                # Any value passes Gradio's check, which an upload's event needs; our own names what is wrong.
                 model = gr.Dropdown([(CATALOG[0].title, CATALOG[0].name)], value=CATALOG[0].name,
-                                    label="Voice model", filterable=False, allow_custom_value=True,
-                                    elem_id="start-model", min_width=200)
+                                    label="Voice model", filterable=False, elem_id="start-model", min_width=200)
                 dataset = gr.Dropdown([(OWN_LABEL, OWN), (DEMO_LABEL, DEMO)], value=DEMO,
                                       label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
@@ -374,10 +372,13 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
                             info="Cuts the silence at the ends of the clips, and takes out of the texts what is not "
                                  "spoken, such as [laughs]. Your files stay as they are.")
         voice = gr.HTML(elem_id="own-voice")
+        # The event of an upload has Gradio check its inputs, and a dropdown answers a foreign value with an error page.
+        model_name = gr.Textbox(CATALOG[0].name, visible=False)
     page.live.watch("start_own_source", source)
     page.live.watch("start_own_name", name)
     page.live.watch("start_own_language", language)
 
+    page.live.panel(model_name, lambda view: view.values["start_model"], "start")
     page.live.panel(voice, lambda view: uploads.reproduction_view(uploads.newest_reproduction(
         view, view.values["start_model"], view.values["start_own_source"].strip())), "start")
 
@@ -396,7 +397,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
             return [report, gr.skip(), gr.skip(), saved, remaining]
         return [*look(str(saved), language, name, model), saved, remaining]
 
-    page.on(upload.upload, take, [upload, language, name, model], [assessment, any_script, name, source, upload],
+    page.on(upload.upload, take, [upload, language, name, model_name], [assessment, any_script, name, source, upload],
             files=True)
 
     def suggest(language: str | None) -> Sequence[object]:
