@@ -8,7 +8,7 @@ from pathlib import Path
 from config.schema import EvaluateOptions, ExportOptions, ResynthesizeOptions
 from core.jobs.events import AudioGenerated, Finished, Queued, Started
 from core.jobs.job import Job
-from core.library import certificate, evaluation_report, learning
+from core.library import certificate, evaluation_report, learning, verification
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport, MetricEstimate
 from core.library.learning import Estimate, LearningMeasurements, LearningRecord, LearningReport, SpeechHealth
 from core.library.reproduction import ReproductionMeasurements
@@ -52,6 +52,7 @@ def train(workspace: Workspace, *, silent: bool) -> Job:
     errors = tuple(error for error in proof.errors if not error.new) if silent else proof.errors
     certificate.write(path, dataclasses.replace(proof, errors=errors, new_languages=("am",)).with_learning(
         training.directory))
+    verification.sign_file(workspace, path)
     certify = job_chains.create_certify_job(training)
     scenes.append(certify, Queued(), Started(1, 1), Finished({"run": f"run:{training.id}", "checks": 9, **outcome}))
 
