@@ -33,6 +33,7 @@ def report(step: int, silent: bool) -> LearningReport:
 def train(workspace: Workspace, *, silent: bool) -> Job:
     """The finished chain of the demo: its training, comparison, certificate, evaluation and export."""
     scenes.dataset(workspace)
+    (workspace.models / "tiny" / "voices").mkdir(parents=True)  # the base that the certificate belongs to
     *before, training = job_chains.create_chain(workspace, job_chains.ChainOptions())
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({"folder": job.id}))
