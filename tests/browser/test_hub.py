@@ -71,7 +71,7 @@ def test_the_licences_of_all_parts_are_accepted_with_one_tick(scene: Scene, open
     assert scene.workspace.list_runs() == before
     expect(accept).to_contain_text("I have read and accept: bilibili Model Use License Agreement; MIT License")
     accept.locator("input").check()
-    page.locator("#tab-model").get_by_role("button", name="Command line").last.click()
+    page.locator(".family", has=about).get_by_role("button", name="Command line").click()
     expect(page.locator("#command-indextts2")).to_contain_text("--accept-licence bilibili")
     page.locator("#get-indextts2").click()
     expect(page.locator("#progress-indextts2")).to_contain_text("IndexTeam/IndexTTS-2 is private")  # not on this hub

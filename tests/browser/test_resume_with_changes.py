@@ -34,7 +34,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Job]]
 def test_the_fields_fit_a_narrow_page(scene: tuple[App, Job], open_page: Visit, take: Take) -> None:
     page = open_page(scene[0].url + "?tab=train", NARROW, "dark")
     page.locator("#resume-changes > button").click()
-    expect(page.locator("#field-resume-keep_last")).to_be_visible()
+    expect(page.locator(".field-resume-keep_last")).to_be_visible()
     take(page, "resume-with-changes-390")
     wide, seen = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide <= seen
@@ -51,8 +51,8 @@ def test_a_run_returns_to_a_checkpoint_with_other_options(scene: tuple[App, Job]
     assert checkpoint_names.checkpoint_steps(job.directory) == [100, 300, 400]
 
     page.locator("#resume-changes > button").click()
-    expect(page.locator("#field-resume-keep_last input")).to_have_value("2")
-    page.locator("#field-resume-keep_last input").fill("5")
+    expect(page.locator(".field-resume-keep_last input")).to_have_value("2")
+    page.locator(".field-resume-keep_last input").fill("5")
     choose(page, "resume-step", "step 300")
     take(page, "resume-with-changes-1280")
     page.locator("#resume-changes").get_by_text("Resume with these").click()

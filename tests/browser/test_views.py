@@ -219,7 +219,7 @@ def test_the_equal_command_follows_the_form(scene: Scene, shared_page: Visit) ->
 
 def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, shared_page: Visit) -> None:
     page = shared_page(scene.app.url, "Certificate")
-    expect(page.locator("#proof")).to_contain_text("1 of 3 checks failed")
+    expect(page.locator("#proof")).to_contain_text("1 of 9 checks failed")
     before = scene.workspace.list_runs()
     page.locator("#export").click()
     expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("prefix_rows")
