@@ -120,7 +120,7 @@ _SENTENCES: Mapping[str, str] = {
     **dict.fromkeys(("n_vocab", "original_vocab_size", "vocab_size", "new_vocab_size", "number_text_tokens"),
                     _FROM_FILES),
     **dict.fromkeys(("freeze_encoder", "freeze_decoder", "freeze_vocoder"),
-                    "`scope` selects what is trained (rows, gated or full); the vocoder is never trained"),
+                    "`scope` selects what is trained (rows, gated or full); the base's codec and vocoder never are"),
     **dict.fromkeys(("hidden_channels", "filter_channels", "n_heads", "n_layers", "kernel_size", "p_dropout", "d_model",
                      "architecture", "name", "sampling_rate", "sample_rate", "filter_length", "hop_length",
                      "win_length", "n_mel_channels", "mel_fmin", "mel_fmax", "use_phonemes"), _FROM_BASE),

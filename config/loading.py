@@ -32,7 +32,11 @@ def plain_faults(error: ValidationError, titles: Mapping[str, str]) -> tuple[lis
     faults = []
     for fault in error.errors():
         name = ".".join(part for part in fault["loc"] if isinstance(part, str))
-        faults.append(f"{titles.get(name, name)}: {plain_fault(fault['msg'], fault['input'])}".removeprefix(": "))
+        # A fault of several options together names them itself; its input would be all options there are.
+        if not name:
+            faults.append(fault["msg"].removeprefix("Value error, "))
+            continue
+        faults.append(f"{titles.get(name, name)}: {plain_fault(fault['msg'], fault['input'])}")
     of_names = any(NO_NAME in fault for fault in faults)
     return faults, f"{NAME_RULE}." if of_names else "Correct these values."
 

@@ -572,6 +572,14 @@ class TrainOptions(Options):
         """What the training of the decoder leaves of the time limit; 0 is no limit."""
         return max(0.0, self.max_minutes - self.decoder_minutes)
 
+    @model_validator(mode="after")
+    def _time_for_steps(self) -> TrainOptions:
+        """A limit that the decoder takes whole would leave 0 for the steps, which means no limit."""
+        if 0 < self.max_minutes <= self.decoder_minutes:
+            raise ValueError(f"decoder_minutes is {self.decoder_minutes:g} of a time limit of {self.max_minutes:g} "
+                             "minutes, which leaves no time for steps: lower it, or raise the limit")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _one_length(cls, values: object) -> object:

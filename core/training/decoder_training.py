@@ -39,9 +39,6 @@ def train_decoder(options: TrainOptions, workspace: Workspace, reporter: Reporte
     extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     base = extension.origin.model
     family = family_named(family_of(workspace, base))
-    if 0 < options.max_minutes <= options.decoder_minutes:
-        raise UserError(f"decoder_minutes is {options.decoder_minutes:g} of a time limit of {options.max_minutes:g} "
-                        "minutes, which leaves no time for steps.", "Lower decoder_minutes, or raise the time limit.")
     if not family.adapts_decoder:
         raise UserError(f"decoder_minutes is {options.decoder_minutes:g}, and the decoder of {base} (family "
                         f"{family.name}) is used as it was published.", "Set decoder_minutes to 0.")

@@ -7,6 +7,7 @@ conditioned on a speaker embedding of a reference mel. Mel to waveform is done e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,10 +37,17 @@ class CodecConfig:
 
     @property
     def codebook_size(self) -> int:
-        size = 1
-        for level in self.levels:
-            size *= level
-        return size
+        return math.prod(self.levels)
+
+    @property
+    def silence(self) -> float:
+        """Normalised value of a silent frame (the floor of the log-mel)."""
+        return (_LOG_MEL_FLOOR - self.mel_mean) / self.mel_std
+
+
+def to_log_mel(frames: torch.Tensor, config: CodecConfig) -> torch.Tensor:
+    """Normalised frames (B, F, n_mels) to log-mel (B, n_mels, F)."""
+    return frames.transpose(1, 2) * config.mel_std + config.mel_mean
 
 
 class ConvNeXtBlock(nn.Module):
@@ -135,12 +143,7 @@ class Codec(nn.Module):
         """Log-mel (B, n_mels, F) to normalised frames (B, F', n_mels), F' a multiple of `frames_per_code`."""
         frames = (mel.transpose(1, 2) - self.config.mel_mean) / self.config.mel_std
         short = -frames.shape[1] % self.config.frames_per_code
-        return F.pad(frames, (0, 0, 0, short), value=self.silence)
-
-    @property
-    def silence(self) -> float:
-        """Normalised value of a silent frame (the floor of the log-mel)."""
-        return (_LOG_MEL_FLOOR - self.config.mel_mean) / self.config.mel_std
+        return F.pad(frames, (0, 0, 0, short), value=self.config.silence)
 
     def encode_latent(self, frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Normalised frames (B, F', n_mels), code mask (B, U, 1) to the latent (B, U, D)."""
@@ -165,14 +168,6 @@ class Codec(nn.Module):
         frame_mask = mask.repeat_interleave(self.config.frames_per_code, 1)
         return frames + self.smooth((frames * frame_mask).transpose(1, 2)).transpose(1, 2)
 
-    def log_mel_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Normalised frames (B, F, n_mels) to log-mel (B, n_mels, F)."""
-        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
-
-    def quantized_of(self, mel: torch.Tensor) -> torch.Tensor:
-        """Quantized values (B, U, D) of log-mel (B, n_mels, F)."""
-        return self.quantizer.dequantize(self.encode(mel))
-
     def decode_frames(self, quantized: torch.Tensor, mask: torch.Tensor,
                       speaker_embedding: torch.Tensor) -> torch.Tensor:
         """Quantized values (B, U, D), mask (B, U, 1) and speaker (B, speaker_size) to frames (B, F', n_mels)."""
@@ -192,7 +187,7 @@ class Codec(nn.Module):
         mask = frames.new_ones(frames.shape[0], frames.shape[1] // self.config.frames_per_code, 1)
         if frame_lengths is not None:
             inside = torch.arange(frames.shape[1], device=mel.device)[None] < frame_lengths[:, None]
-            frames = torch.where(inside[..., None], frames, torch.full_like(frames, self.silence))
+            frames = torch.where(inside[..., None], frames, torch.full_like(frames, self.config.silence))
             mask = inside[:, :: self.config.frames_per_code, None].to(frames.dtype)
         with full_precision():
             return self.quantizer.to_codes(self.quantizer.quantize(self.encode_latent(frames, mask)))
@@ -202,7 +197,8 @@ class Codec(nn.Module):
         """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
         mask = torch.ones(*codes.shape, 1, device=codes.device)
         with full_precision():
-            return self.log_mel_of(self.decode_frames(self.quantizer.dequantize(codes), mask, speaker_embedding))
+            frames = self.decode_frames(self.quantizer.dequantize(codes), mask, speaker_embedding)
+        return to_log_mel(frames, self.config)
 
     @torch.inference_mode()
     def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:

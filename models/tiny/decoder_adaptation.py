@@ -21,6 +21,7 @@ from torch import nn
 
 from models.phonetic_encoder import losses
 from models.phonetic_encoder.encoder import PhoneticEncoder
+from models.tiny.codec import CodecConfig, Quantizer, to_log_mel
 from models.tiny.model_folder import load_module
 
 DISCRIMINATOR = Path(__file__).parent / "discriminator.safetensors"
@@ -37,16 +38,18 @@ AVERAGING = 0.995  # decay of the average of the weights, which is the result
 class AdaptableCodec(Protocol):
     """What the adaptation needs of a codec."""
 
+    @property
+    def config(self) -> CodecConfig: ...
+
+    @property
+    def quantizer(self) -> Quantizer: ...
+
     def normalise(self, mel: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to normalised frames (B, F', n_mels)."""
         ...
 
-    def log_mel_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Normalised frames (B, F, n_mels) to log-mel (B, n_mels, F)."""
-        ...
-
-    def quantized_of(self, mel: torch.Tensor) -> torch.Tensor:
-        """Quantized values (B, U, D) of log-mel (B, n_mels, F), without gradients."""
+    def encode(self, mel: torch.Tensor) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) to codes (B, U)."""
         ...
 
     def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:
@@ -136,8 +139,8 @@ def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: 
             decoded = decoded * batch.mask.repeat_interleave(CROP // batch.mask.shape[1], 1)
             real, scored = discriminator(batch.target), discriminator(decoded)
             loss = ((decoded - batch.target).abs().mean()
-                    + PHONETIC * losses.phonetic_distance(phonetic_encoder, adapted.log_mel_of(decoded),
-                                                          adapted.log_mel_of(batch.target), PHONETIC_LAYERS)
+                    + PHONETIC * losses.phonetic_distance(phonetic_encoder, to_log_mel(decoded, adapted.config),
+                                                          to_log_mel(batch.target, adapted.config), PHONETIC_LAYERS)
                     + ADVERSARIAL * (scored[-1] - 1).square().mean()
                     + MATCHING * feature_distance(scored, real))
         optimizer.zero_grad(set_to_none=True)
@@ -173,7 +176,7 @@ def _encode(codec: AdaptableCodec, mels: Sequence[torch.Tensor], device: torch.d
     for mel in mels:
         mel = mel[None].to(device)
         frames.append(codec.normalise(mel)[0])
-        quantized.append(codec.quantized_of(mel)[0].clone())
+        quantized.append(codec.quantizer.dequantize(codec.encode(mel))[0].clone())
         speakers.append(codec.embed_speaker(mel)[0].clone())
     return _Clips(frames, quantized, torch.stack(speakers))
 

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from config import resume_options
 from config.errors import UserError
+from config.loading import parse_options
+from config.schema import TrainOptions
 from core import export, train
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.job import create_job
@@ -142,10 +145,19 @@ def test_a_resumed_run_keeps_its_decoder(world: Workspace, quickly: None, monkey
     assert (world.runs / "one" / records.DECODER).read_bytes() == before
 
 
-def test_the_decoder_is_trained_within_the_time_limit(world: Workspace) -> None:
-    options = train_options(decoder_minutes=3.0, max_minutes=3.0)
-    with pytest.raises(UserError, match=r"decoder_minutes is 3 of a time limit of 3 minutes"):
-        decoder_training.train_decoder(options, world, Listener(world.runs / "one"), CPU)
+@pytest.mark.parametrize("minutes", [3.0, 1.0])
+def test_a_time_limit_that_the_decoder_takes_whole_is_refused(minutes: float) -> None:
+    with pytest.raises(UserError, match=rf"decoder_minutes is 3 of a time limit of {minutes:g} minutes"):
+        parse_options(TrainOptions, {"decoder_minutes": 3.0, "max_minutes": minutes})
+
+
+def test_a_resume_cannot_lose_the_time_limit_to_the_decoder() -> None:
+    """Else the rest, 0 minutes, would mean a training without a limit."""
+    with pytest.raises(UserError, match="leaves no time for steps"):
+        resume_options.with_changes("one", train_options(decoder_minutes=3.0, max_minutes=10.0), {"max_minutes": 2.0})
+
+
+def test_the_decoder_is_trained_within_the_time_limit() -> None:
     assert train_options(decoder_minutes=3.0, max_minutes=10.0).minutes_of_steps == 7.0
     assert train_options(decoder_minutes=3.0).minutes_of_steps == 0.0
 

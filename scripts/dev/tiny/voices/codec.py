@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.convolutions import full_precision
-from models.tiny.codec import ConvNeXtBlock, Quantizer
+from models.tiny import codec as shipped
+from models.tiny.codec import ConvNeXtBlock, Quantizer, to_log_mel
 from models.tiny.model_folder import load_config, load_module, save_module
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -30,34 +31,19 @@ ENCODER, DECODER = "codec_encoder.safetensors", "codec_decoder.safetensors"
 CRITIC, READER = "critic.safetensors", "reader.safetensors"  # discriminator and heads of the training
 LEVEL = 0.1  # root mean square of the speech that the codec hears and makes, -20 dB below full scale
 _QUIET = 10 ** (-35 / 10)  # power below the loudest frames at which a frame is a pause, for the level
-_LOG_MEL_FLOOR = -9.2103  # log(1e-4), of `audio.log_mel`
 
 
 @dataclass(frozen=True)
-class CodecConfig:
-    """Sizes of the codec; `codebook_size` is the product of `levels`."""
+class CodecConfig(shipped.CodecConfig):
+    """Sizes of the codec, which is larger than the one that ships."""
 
-    n_mels: int = 80
-    frames_per_code: int = 4
     width: int = 288  # at the code rate
     encoder_blocks: int = 6
     decoder_blocks: int = 4
     frame_width: int = 192  # of the decoder at the frame rate
     frame_blocks: int = 4
-    levels: tuple[int, ...] = (5, 5, 5, 5, 5)  # odd, so that zero is a level
     speaker_size: int = 160
     speaker_width: int = 160
-    mel_mean: float = -5.0  # of log-mel, over the corpus
-    mel_std: float = 2.8
-
-    @property
-    def codebook_size(self) -> int:
-        return math.prod(self.levels)
-
-    @property
-    def silence(self) -> float:
-        """Normalised value of a silent frame (the floor of the log-mel)."""
-        return (_LOG_MEL_FLOOR - self.mel_mean) / self.mel_std
 
 
 def normalise_level(waveform: torch.Tensor, frame_length: int = 400) -> torch.Tensor:
@@ -181,14 +167,6 @@ class Codec(nn.Module):
         short = -frames.shape[1] % self.config.frames_per_code
         return F.pad(frames, (0, 0, 0, short), value=self.config.silence)
 
-    def log_mel_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Normalised frames (B, F, n_mels) to log-mel (B, n_mels, F)."""
-        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
-
-    def quantized_of(self, mel: torch.Tensor) -> torch.Tensor:
-        """Quantized values (B, U, D) of log-mel (B, n_mels, F)."""
-        return self.quantizer.dequantize(self.encode(mel))
-
     def decode_frames(self, quantized: torch.Tensor, mask: torch.Tensor,
                       speaker_embedding: torch.Tensor) -> torch.Tensor:
         """Quantized values (B, U, D), mask (B, U, 1) and speaker (B, speaker_size) to frames (B, F', n_mels)."""
@@ -218,7 +196,8 @@ class Codec(nn.Module):
         """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
         mask = torch.ones(*codes.shape, 1, device=codes.device)
         with full_precision():
-            return self.log_mel_of(self.decode_frames(self.quantizer.dequantize(codes), mask, speaker_embedding))
+            frames = self.decode_frames(self.quantizer.dequantize(codes), mask, speaker_embedding)
+        return to_log_mel(frames, self.config)
 
     @torch.inference_mode()
     def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:

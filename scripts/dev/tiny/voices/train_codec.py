@@ -21,10 +21,10 @@ from torch import nn
 
 from models.phonetic_encoder.encoder import WIDTH, PhoneticEncoder
 from models.phonetic_encoder.losses import phonetic_distance
-from models.tiny.codec import ConvNeXtBlock
-from models.tiny.decoder_adaptation import PatchDiscriminator, feature_distance
+from models.tiny.codec import ConvNeXtBlock, to_log_mel
+from models.tiny.decoder_adaptation import DISCRIMINATOR, PatchDiscriminator, feature_distance
 from models.tiny.model_folder import load_module
-from scripts.dev.tiny.voices.codec import CRITIC, READER, Codec, CodecConfig
+from scripts.dev.tiny.voices.codec import READER, Codec, CodecConfig
 from scripts.dev.tiny.voices.recordings import HOPS, SETTINGS, Recordings
 
 CROP = 256  # frames of a training crop
@@ -194,8 +194,8 @@ class CodecTraining:
         with torch.autocast(device, dtype=torch.bfloat16):
             quantized, speaker, decoded = run(self.codec, batch)
             losses = {"l1": l1(decoded, batch)}
-            losses["phonetic"] = phonetic_distance(self.encoder, self.codec.log_mel_of(decoded),
-                                                   self.codec.log_mel_of(batch.target), PHONETIC_LAYERS)
+            losses["phonetic"] = phonetic_distance(self.encoder, to_log_mel(decoded, self.codec.config),
+                                                   to_log_mel(batch.target, self.codec.config), PHONETIC_LAYERS)
             total = losses["l1"] + PHONETIC * losses["phonetic"]
             losses |= self.head_losses(quantized, speaker, batch)
             total = total + CONTENT * losses["content"] + PITCH * losses["pitch"] + SPEAKER * losses["speaker"]
@@ -247,11 +247,11 @@ class CodecTraining:
                                     if name.startswith(f"{part}.")})
 
     def load_weights(self, folder: Path) -> None:
-        """Begin with the codec, the heads and the discriminator in `folder`."""
+        """Begin with the codec and the heads in `folder`, and the discriminator that ships."""
         for codec in (self.codec, self.average):
             codec.load_state_dict(Codec.load(folder).state_dict())
         load_module(folder / READER, self.reader).train()
-        load_module(folder / CRITIC, self.discriminator).train()
+        load_module(DISCRIMINATOR, self.discriminator).train()
 
     @torch.no_grad()
     def update_average(self, decay: float) -> None:
