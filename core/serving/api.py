@@ -120,7 +120,7 @@ class SpeechServer:
     loader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "loader"))
 
     async def in_loader(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """`work` in the one thread that loads models: memory that many threads free is not given back."""
+        """`work` in the one thread that loads models, so that no two requests load the same model at once."""
         return await asyncio.get_running_loop().run_in_executor(self.loader, work, *arguments)
 
     async def open_speech(self, body: SpeechBody) -> SpeechResponse:
