@@ -198,7 +198,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         sys.stderr.write("Choose another --port; 0 chooses a free one.\n")
         return 1
     finally:
-        gc.freeze()  # what was built stays as long as the process, so later collections leave it out
+        gc.freeze()  # Later collections skip the page, which lives as long as the process.
         gc.enable()
     # No listener uses Gradio's queue, which it looks into every millisecond: 4% of a core (6.31).
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = 1.0

@@ -25,7 +25,7 @@ import torch
 
 from config.foreign import DEEPEST
 
-_MOST_VALUES = 2_000_000  # in the containers of one file; an optimizer's state of 10,000 tensors has 100,000
+_MOST_VALUES = 2_000_000  # An optimizer's state of 10,000 tensors has 100,000 values.
 _MOST_PICKLED = 256 << 20  # bytes of a pickle beside its tensors
 _LEGACY_PICKLES = 5  # magic number, protocol, system, content, keys of the storages that follow
 _STORAGES = frozenset(f"{kind}Storage" for kind in (

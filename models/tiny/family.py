@@ -39,8 +39,8 @@ from models.tiny.vocoder import MelVocoder, MelVocoderConfig
 from models.weights import LazyWeights
 
 MEL_SETTINGS = audio.MelSettings()
-BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # of a text: half a second, and a quarter for each token
-MAX_PROMPT_CODES = 50  # of a reference clip: two seconds
+BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # A text has half a second, and a quarter for each token.
+MAX_PROMPT_CODES = 50  # Two seconds of a reference clip.
 FEATURES_VERSION = 3  # increased when the extractor computes other features from the same clip and codec
 DEFAULT_VOICE = "low"
 LANGUAGE_MODEL, CODEC, VOCODER = "t3.safetensors", "codec.safetensors", "vocoder.safetensors"
