@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from config.errors import UserError, join_names
@@ -74,9 +75,11 @@ class ModelVariant:
 
     def origin(self, path: str) -> tuple[RepositoryPart, str]:
         """The part that a file of the model folder belongs to, and the file's name in its repository."""
-        owners = ((part, name) for part in self.parts for names in part.files for name in names
-                  if part.path(name) == path)
-        return next(owners, (self.parts[0], path))
+        for part in self.parts:
+            for name in chain.from_iterable(part.files):
+                if part.path(name) == path:
+                    return part, name
+        return self.parts[0], path
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class CatalogEntry:
     @property
     def licences(self) -> tuple[Licence, ...]:
         """Those that a person accepts for one of the variants, each once."""
-        return tuple(dict.fromkeys(licence for variant in self.variants for licence in variant.licences))
+        return tuple(dict.fromkeys(chain.from_iterable(variant.licences for variant in self.variants)))
 
 
 _CHATTERBOX = "ResembleAI/chatterbox"

@@ -182,8 +182,8 @@ def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Pa
     durations = [len(waveform) / rate for _, waveform, rate in read]
 
     texts = [row.text for row in rows]
-    counts = Counter(character for text in texts for character in text.casefold() if character.isalpha())
-    rare = sorted(one for one, count in counts.items() if count < _RARE)
+    counts = Counter(filter(str.isalpha, "".join(texts).casefold()))
+    rare = sorted(letter for letter, count in counts.items() if count < _RARE)
 
     return SourceAssessment(
         clips=len(rows), is_whole=len(rows) < source_preview.MOST_ENTRIES,

@@ -170,7 +170,9 @@ class Synthesizer:
         queues, seed, total, count = list(texts), sampling.seed, sum(map(len, texts)), 0
         while any(queues):
             # The next chunks of every text, in batches that the device can hold.
-            due = [(number, chunk) for number, chunks in enumerate(queues) for chunk in chunks[:batch_size]]
+            due = []
+            for number, chunks in enumerate(queues):
+                due += [(number, chunk) for chunk in chunks[:batch_size]]
             queues = [chunks[batch_size:] for chunks in queues]
 
             for start in range(0, len(due), MAX_BATCH_SIZE):
