@@ -99,13 +99,15 @@ def plain_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 
 @pytest.mark.parametrize("network", ["S3Gen's flow", "S2Mel"])
 def test_each_step_of_a_flow_takes_the_same(network: str) -> None:
-    few, more, most = (arithmetic.rendering(network, QUICK, steps=steps) for steps in (1, 2, 4))
-    for count in (lambda found: len(found.kernels), lambda found: found.operations("half")):
-        assert count(most) - count(more) == 2 * (count(more) - count(few)) > 0
+    renderings = [arithmetic.rendering(network, QUICK, steps=steps) for steps in (1, 2, 3)]
+    for count in (lambda rendering: len(rendering.kernels), lambda rendering: rendering.operations("half")):
+        few, more, most = map(count, renderings)
+        assert most - more == more - few > 0
 
 
 def test_a_norm_of_the_flow_is_one_kernel_where_triton_runs() -> None:
-    with_triton, without = (arithmetic.rendering("S3Gen's flow", QUICK, triton=triton) for triton in (True, False))
+    with_triton, without = (arithmetic.rendering("S3Gen's flow", QUICK, triton=triton, steps=1)
+                             for triton in (True, False))
     assert len(with_triton.kernels) < 0.8 * len(without.kernels)
     assert with_triton.operations("half") == without.operations("half")
 
