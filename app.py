@@ -208,7 +208,8 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
     if others:
         where = ", ".join(locks.app_addresses(others))
         sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {where}. All show the same jobs.\n")
-    if platform := detect_platform(port):
+    platform = detect_platform(port)
+    if platform:
         _say(address_line(platform, given.host))
     if restart and restart.interrupted.jobs:
         names = ", ".join(state.id for state in restart.interrupted.jobs)

@@ -225,7 +225,8 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
                 os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             else:
                 os.environ["CUDA_VISIBLE_DEVICES"] = visible
-            if preemptible and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+            torch = sys.modules.get("torch")
+            if preemptible and torch and torch.cuda.is_initialized():
                 torch.cuda.empty_cache()  # the job that runs next needs it
             if device:
                 device.release()

@@ -396,7 +396,8 @@ def resolve_model(workspace: Workspace, name: str) -> ModelReference:
 def find_training(workspace: Workspace, name: str) -> Job:
     """The training or import with the whole or short id `name`; `UserError` lists those with a checkpoint, or alive."""
     name = workspace.whole_id(name, *RUN_VERBS)
-    if resolve_inside(workspace.runs, name).is_dir() and (job := load_job(workspace, name)).verb in RUN_VERBS:
+    job = load_job(workspace, name) if resolve_inside(workspace.runs, name).is_dir() else None
+    if job and job.verb in RUN_VERBS:
         return job
     run_ids = [state.id for state in JobBoard(workspace).states()
                if state.verb in RUN_VERBS and (state.alive or run_reference(state))]

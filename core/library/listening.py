@@ -126,7 +126,8 @@ def plan(report: EvaluationReport, options: ListeningTestOptions) -> ListeningPl
     if options.kind == "rating":
         # The reference is part of every rating anyway.
         compared = tuple(name for name in compared if name != REFERENCE)
-    if len(compared) < (least := 1 if options.kind == "rating" else 2):
+    least = 1 if options.kind == "rating" else 2
+    if len(compared) < least:
         raise UserError(f"The test compares {len(compared)} models; at least {least} are wanted.",
                         "Evaluate more models together, or choose the kind `rating`.")
 

@@ -510,7 +510,8 @@ def damaged(workspace: Workspace, kind: Literal["model", "tokenizer", "extension
     def read(name: str) -> None:
         match kind:
             case "model":
-                if (settings := folder / name / SETTINGS_FILE).exists():
+                settings = folder / name / SETTINGS_FILE
+                if settings.exists():
                     _check_object(settings)
                 catalog.find_entry(catalog.family_of(workspace, name))
             case "tokenizer":

@@ -182,10 +182,11 @@ def fit_memory_plan(trainer: Trainer) -> Estimate:
             return replace(estimate, seconds_a_step=_time_step(trainer))
         if options.activation_checkpointing == "auto" and not microbatch_plan.activation_checkpointing:
             trainer.set_microbatch_plan(replace(microbatch_plan, activation_checkpointing=True))
-        elif (smaller := microbatch_plan.halved(options.batch_size)) is not None:
-            trainer.set_microbatch_plan(smaller)
         else:
-            return estimate
+            smaller = microbatch_plan.halved(options.batch_size)
+            if smaller is None:
+                return estimate
+            trainer.set_microbatch_plan(smaller)
 
 
 def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | None:

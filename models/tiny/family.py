@@ -192,8 +192,9 @@ class Tiny(Family):
                              tensors: Mapping[str, torch.Tensor]) -> AdaptedDecoder:
         codec = _codec(folder, device)
         shapes = {name: value.shape for name, value in codec.decoder_parameters()}
-        if unfit := {name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape} | (
-                tensors.keys() - shapes.keys()):
+        unfit = tensors.keys() - shapes.keys()
+        unfit |= {name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape}
+        if unfit:
             raise UserError(f"The adapted decoder does not fit the codec in {folder}: {len(unfit)} of {len(shapes)} "
                             f"tensors differ in name or shape, such as {min(unfit)}.", "Take another checkpoint.")
         codec.load_state_dict(dict(tensors), strict=False)

@@ -51,7 +51,8 @@ class MelVocoder(nn.Module):
 
     def __init__(self, config: MelVocoderConfig) -> None:
         super().__init__()
-        self.config, self.settings = config, (settings := MelSettings())
+        self.config, self.settings = config, MelSettings()
+        settings = self.settings
         self.mel_in = nn.Linear(settings.n_mels, config.width)
         self.blocks = nn.ModuleList([ConvNeXtBlock(config.width) for _ in range(config.blocks)])
         self.norm = nn.LayerNorm(config.width)
