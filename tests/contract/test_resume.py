@@ -17,7 +17,8 @@ from tests.worlds import DEVICE, Listener, train_options
 
 pytestmark = pytest.mark.covering
 
-CHANGES = {"steps": 9, "checkpoint_every": 4, "adapter_dropout": 0.2, "gradient_accumulation": 2, "text_dropout": 0.3}
+CHANGES = {"steps": 9, "checkpoint_every": 4, "adapter_dropout": 0.2, "gradient_accumulation": 2, "text_dropout": 0.3,
+           "evaluation_sentences": 1}
 
 
 def losses(listeners: list[Listener]) -> list[tuple[int, float, float, float]]:
@@ -36,7 +37,9 @@ def trained_tensors(world: World, run: Path) -> dict[str, torch.Tensor]:
     return dict(tts.lm.module.state_dict())
 
 
-@pytest.mark.parametrize(("scope", "stops"), [("gated", (3, 3)), ("rows", (4,)), ("full", (2,))])
+@pytest.mark.parametrize(("scope", "stops"), [
+    ("gated", (3, 3)), ("rows", (4,)),
+    pytest.param("full", (2,), marks=pytest.mark.slow)])  # of each family in test_full.py
 def test_resume_equals_uninterrupted(world: World, scope: str, stops: tuple[int, ...]) -> None:
     options = train_options(scope=scope, replay_texts=world.few_sentences(), **CHANGES)
     whole = Listener(world.workspace.runs / f"whole-{scope}")

@@ -111,7 +111,7 @@ def test_a_head_learns_letters_from_features() -> None:
         rows = [row for label in labels for row in (directions[label],) * 3 + (directions[0],) * 3]
         clips.append(LabelledClip(torch.stack(rows).half(), labels))
 
-    trained = dataset_recogniser.train_head(clips, 3, 40, 60.0, CPU)
+    trained = dataset_recogniser.train_head(clips, 3, 20, 60.0, CPU)
 
     read = [greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy()) for clip in clips]
     assert sum(one == clip.labels.tolist() for one, clip in zip(read, clips, strict=True)) >= 46
