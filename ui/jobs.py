@@ -1,4 +1,4 @@
-"""Jobs tab: the queue by device, a job's details and log, the history."""
+"""Jobs, in the drawer: the queue by device, a job's details and log, the history."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ui.page import Page
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    verb_form.tab_header("Jobs", "Each job is a separate process: it continues when you close or reload this page or "
-                         "restart the app.")
+    verb_form.drawer_header("Jobs", "Each job is a separate process: it continues when you close or reload this page "
+                            "or restart the app.")
     queue = gr.HTML(elem_id="queue")
     page.live.panel(queue, lambda view: job_views.queue_view(
         queue_order(view.alive)), "jobs")

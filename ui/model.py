@@ -43,7 +43,7 @@ def build(page: Page) -> None:
 def _build_import(page: Page) -> None:
     """The form that imports a finetune, its job, and what it changed of its base."""
     with gr.Column(elem_classes="card", elem_id="import-finetune"):
-        gr.HTML(join((element("h3", "Import a finetune"), paragraph(
+        gr.HTML(join((element("h2", "Import a finetune"), paragraph(
             "A checkpoint that was fine-tuned elsewhere becomes a run: synthesize with it, evaluate, certify, train it "
             "further and export it. Every tensor is compared with the base; what it changed is measured, never called "
             "preserved. Its files stay unchanged.", class_="small"))))

@@ -1,4 +1,4 @@
-"""The Serve section of the Certificate tab: a server of OpenAI's speech API, with its address, key and an example."""
+"""The Serve section of the Share tab: a server of OpenAI's speech API, with its address, key and an example."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, element, join, paragraph
 from ui.page import Page
 
-TAB = "certificate"
+TAB = "share"
 _FIELDS = ("models", "host", "port", "key_file", "accept_outcome")
 _KEY_VARIABLE = "LISAN_SERVE_KEY"
 

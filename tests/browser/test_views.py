@@ -19,10 +19,10 @@ from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take, choose, fill_opened, open_tab, wait_until
 from tests.serving import App, served
 from ui import comparison_views, job_views, web_surface
-from ui.page import TABS
+from ui.page import PLACES
 
 pytestmark = pytest.mark.browser
-LABELS = [label for _, label in TABS]
+LABELS = [label for _, label in PLACES]
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ def test_the_equal_command_follows_the_form(scene: Scene, shared_page: Visit) ->
 
 
 def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, shared_page: Visit) -> None:
-    page = shared_page(scene.app.url, "Certificate")
+    page = shared_page(scene.app.url, "Share")
     expect(page.locator("#proof")).to_contain_text("1 of 9 checks failed")
     before = scene.workspace.list_runs()
     page.locator("#export").click()
-    expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("prefix_rows")
+    expect(page.locator("#tab-share [role=alert]").first).to_contain_text("prefix_rows")
     assert scene.workspace.list_runs() == before
 
 
