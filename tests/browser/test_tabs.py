@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from core.workspace import Workspace
-from tests.browser import silent_run
+from tests.browser import scenes, silent_run
 from tests.browser.conftest import NARROW, open_tab
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
+LONGEST = 1600  # pixels of the Data tab at 1280
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,26 @@ def test_the_header_is_one_line_and_the_drawer_fits_a_telephone(app: App, open_p
         wide = narrow.evaluate("[document.getElementById('drawer').scrollWidth, document.documentElement.scrollWidth]")
         assert max(wide) <= NARROW[0], f"{name}: {wide}"
     expect(narrow.locator("#machine-about")).to_contain_text("of disk free")
+
+
+def test_data_is_short_and_shows_a_step_when_it_matters(
+    tmp_path: Path, open_page: Visit, app: App,
+) -> None:
+    Workspace.open(tmp_path / "new")
+    scenes.tone(tmp_path / "talk.wav", 3.0)
+    with served(tmp_path / "new") as new:
+        page = open_page(f"{new.url}?tab=data")
+        expect(page.locator("#prepare-needs")).to_contain_text("No base model")  # it is drawn
+        assert page.evaluate("document.documentElement.scrollHeight") <= LONGEST
+        for later in ("#long-audio", "#typing", "#review-fold", "#recogniser-fold", "#prepare-hear"):
+            expect(page.locator(later)).to_be_hidden()
+
+        # A recording without a text is segmented after its upload.
+        page.locator("#prepare-upload input[type=file]").set_input_files(tmp_path / "talk.wav")
+        expect(page.locator("#prepare-look")).to_contain_text("talk.wav is a recording without a text")
+        expect(page.locator("#run-long")).to_be_visible()
+
+    trained = open_page(f"{app.url}?tab=data")
+    expect(trained.locator("#review-fold > button")).to_contain_text("Review clips: amharic-demo")
+    expect(trained.locator("#prepare-result")).to_contain_text("Prepare dataset")
+    assert trained.evaluate("document.documentElement.scrollHeight") <= LONGEST
