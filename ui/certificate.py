@@ -32,6 +32,14 @@ TAB = "share"
 _TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "not proven": ("wait", "–")}
 UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
                       "reads a romanised text instead, which has a lower error rate.")
+_CHECK_TITLES = {
+    "prefix_rows": "Embeddings of the old languages", "frozen_tensors": "Frozen tensors",
+    "changed_tensors": "Changed tensors", "frozen_in_training": "Frozen tensors, as the trainer saw them",
+    "base_logits": "Predictions in the old languages", "base_languages": "Old languages compared",
+    "base_tokens": "Tokens of the old languages", "front_end": "Text processing",
+    "codec_and_vocoder": "Codec and vocoder", "character_error_rates": "Character error rates",
+    "merged_reloads": "Weights with merged adapters",
+}
 _VERDICTS = ("passed", "failed", "measured", "not proven")
 _SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # shown in the path or in the certificate above
 
@@ -77,7 +85,7 @@ def build(page: Page) -> None:
 
     def override_choices(view: View) -> object:
         failed = _failed(page, _chosen(page, view))
-        return gr.update(choices=list(failed), visible=bool(failed))
+        return gr.update(choices=[(check_title(name), name) for name in failed], visible=bool(failed))
 
     live.panel(override, override_choices, TAB)
     live.panel(last, _last_export, TAB)
@@ -280,8 +288,11 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
     # Preservation and learning stand side by side, as neither proves the other.
     halves = div("halves", element("section", element("h2", "Old languages"), banner, class_="half old"),
                  element("section", element("h2", "New language"), learned, paragraph(new), class_="half new"))
-    return join((halves, _errors(proof.errors), element("h2", "Checks"),
-                 div("checks", *(_check(check, claimed=claimed) for check in proof.checks)), _about(proof)))
+    # A failed check is open, as its reader has to decide about it.
+    checks = element("details", element("summary", f"The {pluralize(len(proof.checks), 'check')} in detail"),
+                     div("checks", *(_check(check, claimed=claimed) for check in proof.checks)), _about(proof),
+                     open=bool(failed))
+    return join((halves, _errors(proof.errors), checks))
 
 
 def _about(proof: Certificate) -> Html:
@@ -311,8 +322,13 @@ def _check(check: CertificateCheck, *, claimed: bool = False) -> Html:
     if claimed and check.result == "passed":
         tone, mark = _TONES["measured"]
     return div(f"check {tone}", span("mark", mark), div(
-        "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.result)),
+        "step", div("ends", element("strong", check_title(check.name)), span(f"badge {tone}", check.result)),
         paragraph(check.what), _values(check)))
+
+
+def check_title(name: str) -> str:
+    """The title of a check, also of one that another version made."""
+    return _CHECK_TITLES.get(name, name.replace("_", " "))
 
 
 _LONG_VALUE = 40  # characters; a hash has 64
@@ -391,7 +407,7 @@ def _export(page: Page, reference: str, name: str, override: Sequence[str] | Non
         raise UserError("No run is chosen.", "Choose a run to export, or train one first.")
     blocking = [check for check in _failed(page, reference) if check not in (override or ())]
     if blocking:
-        raise UserError(f"These checks failed: {', '.join(blocking)}.",
+        raise UserError(f"These checks failed: {', '.join(map(check_title, blocking))}.",
                         "Select each of them under Override failed checks, or train again.")
     report = _learning(page, reference)
     if report is not None and report.learning.bad and not accept_learning:
@@ -428,7 +444,7 @@ def _file(page: Page, view: View) -> Html:
         return NOTHING
     size = size_text(float(packing.result.get("bytes") or 0))
     return element("a", f"Download {packing.result.get('archive')} ({size})", href=media.archive_url(packing.id),
-                   download=True, class_="download")
+                   download=True, class_="download-button")
 
 
 def _last_export(view: View) -> Html:
@@ -449,7 +465,7 @@ def exported_view(result: Result | None) -> Html:
              if name not in checks and name not in _SHOWN_ELSEWHERE]
     outcome = []
     for verdict in _VERDICTS:
-        named = [name.replace("_", " ") for name, result_verdict in checks.items() if result_verdict == verdict]
+        named = [check_title(name) for name, result_verdict in checks.items() if result_verdict == verdict]
         names = f" ({', '.join(named)})" if verdict in ("failed", "not proven") else ""
         outcome += [f"{len(named)} {verdict}{', overridden' * (verdict == 'failed')}{names}"] if named else []
 

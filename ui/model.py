@@ -32,7 +32,7 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header("Base models", "A multilingual text-to-speech model to add a language to.",
                          "To use a model that was fine-tuned elsewhere: Import a finetune, at the end. To inspect one "
-                         "only, open the Doctor tab.")
+                         "only, open Doctor (under System).")
     for family in CATALOG:
         with gr.Column(elem_classes="family"):
             _build_family(page, family)

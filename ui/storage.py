@@ -16,7 +16,6 @@ from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobBoard, JobState
 from core.sources import source_preview
 from core.submission import storage
-from core.submission.job_subjects import subject
 from core.submission.storage import BinEntry, Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
 from ui import job_views, records, verb_form
@@ -262,7 +261,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
         return "unfinished, or left by a job that was killed"
     if item.kind == "run" and item.name in states:
         state = states[item.name]
-        return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
+        return (f"{job_views.VERB_TITLES[state.verb]}, {job_views.titled_subject(state)} "
                 f"({job_views.status_title(state)})")
     if item.kind == "dataset":
         dataset = records.dataset(workspace, item.name)

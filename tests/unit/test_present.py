@@ -452,7 +452,7 @@ def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> No
               "overridden": "prefix_rows", "error_am": 0.162, "prefix_rows": "failed", "base_logits": "passed"}
     shown = certificate.exported_view(result)
     for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%",
-                 "1 passed, 1 failed, overridden (prefix rows)"):
+                 "1 passed, 1 failed, overridden (Embeddings of the old languages)"):
         assert part in shown
     assert shown.count("exports/mine") == 1
     passed = {**result, "prefix_rows": "passed"}
@@ -510,7 +510,7 @@ def test_what_was_spoken_is_known_by_when_what_and_who() -> None:
     view = View("listen", {"pair": ""}, (own, run))
     for state, title in ((own, "ሰላም and 1 more, tiny-am on mine"), (heard, "ቡና, tiny-am on mine"),
                          (chosen_by_itself, "a sentence per language, tiny-am on mine"),
-                         (alone, "Hello, tiny (base)")):
+                         (alone, "Hello, Built-in tiny model")):
         told = voice_settings.pair_title(view, state)
         assert told.endswith(f"  {title}")
         assert "abcd" not in told
@@ -550,7 +550,7 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
      "Read them, then accept them (tick the box)."),
     ("Give --models base:tiny --models run:ID.", "Give “Models”: base:tiny, “Models”: run:ID."),
     ("Get it first: Model tab, or python -m scripts.download.", "Get it first: Model tab."),
-    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.", "It is there: Storage tab."),
+    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.", "It is there: Storage tab (under System)."),
     ("cut it: Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe.",
      "cut it: Long recordings on the Data tab."),
     ("Evaluate again: python -m scripts.evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),
