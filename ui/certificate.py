@@ -469,8 +469,9 @@ def exported_view(result: Result | None) -> Html:
         names = f" ({', '.join(named)})" if verdict in ("failed", "not proven") else ""
         outcome += [f"{len(named)} {verdict}{', overridden' * (verdict == 'failed')}{names}"] if named else []
 
-    return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
-                           element("code", str(result.get("ref", ""))), ".", class_="small"),
+    title = str(result.get("ref", "")).replace(":", " ")
+    return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), f". On Listen: {title}.",
+                           class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]
                                  + [("Checks", ", ".join(outcome))])))
 

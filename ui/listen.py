@@ -432,7 +432,7 @@ def _vote(page: Page, letter: str, pair: str | None) -> Sequence[object]:
         state.id, index, clip.language, clip.text, sides.get(letter, "same"), models["finetuned"],
         base=models["base"]))
     answer = f"You chose {letter}" if letter in sides else "You heard no difference"
-    were = ", ".join(f"{name} was {title_of(page.workspace, models[side])}" for name, side in sides.items())
+    were = ", ".join(f"{name} was {title_of(state.job.workspace, models[side])}" for name, side in sides.items())
     return [job_views.notice(f"{answer}; {were}. Saved in votes.jsonl in the workspace.")]
 
 
@@ -441,5 +441,6 @@ def _tally(page: Page, view: View) -> Html:
     if state is None:
         return NOTHING
     votes = comparison_views.read_votes(_votes_file(page))
-    models = (str(state.job.settings.get(side, "")) for side in comparison_views.SIDES)
-    return comparison_views.votes_view(votes, *models) if _voted(page, state) else element("span")
+    models = [str(state.job.settings.get(side, "")) for side in comparison_views.SIDES]
+    titles = [title_of(page.workspace, model) for model in models]
+    return comparison_views.votes_view(votes, *models, titles) if _voted(page, state) else element("span")

@@ -23,7 +23,7 @@ MOST_ARCHIVES, MOST_REPORTS = 5, 5
 def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header(
-        "Share", "Take a trained model with you, prove what it left unchanged, publish it or let programs use it.")
+        "Share", "Take a trained model with you, publish it, or let other programs use it.")
     certificate.build(page)
 
     with gr.Accordion("Evaluation report", open=False, elem_classes="fold", elem_id="share-report"):

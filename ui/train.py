@@ -564,8 +564,8 @@ def _build_checkpoints(page: Page) -> None:
         if not step:
             raise UserError("No checkpoint is chosen.", "Choose a step in the list.")
         entry = storage.delete(page.workspace, storage.parse(f"run:{run}@{step}"), page.live.board)
-        return [job_views.notice(f"{entry.item.reference} is in the bin. Restore it on the Storage tab (under System)."),
-                gr.update(value=None)]
+        message = f"{entry.item.reference} is in the bin. Restore it on the Storage tab (under System)."
+        return [job_views.notice(message), gr.update(value=None)]
 
     def choices(view: View, read: Callable[[Path], Iterable[object]], field: str) -> object:
         """The choices, and no value if the one that was chosen is gone: Gradio's script fails at such a value."""
