@@ -443,4 +443,4 @@ def _tally(page: Page, view: View) -> Html:
     votes = comparison_views.read_votes(_votes_file(page))
     models = [str(state.job.settings.get(side, "")) for side in comparison_views.SIDES]
     titles = [title_of(page.workspace, model) for model in models]
-    return comparison_views.votes_view(votes, *models, titles) if _voted(page, state) else element("span")
+    return comparison_views.votes_view(votes, models[0], models[1], titles) if _voted(page, state) else element("span")

@@ -18,7 +18,7 @@
     if (event.target.closest && event.target.closest('[role="tab"], .overflow-dropdown button')) window.lisanRememberTab();
   });
 
-  const show = (open) => {
+  const show = (open, focus) => {
     const panel = drawer();
     if (!panel || open === isOpen()) return;
     document.body.classList.toggle("drawer-open", open);
@@ -28,11 +28,10 @@
     for (const other of panel.parentElement.children) if (other !== panel) other.inert = open;
     const opener = document.querySelector("#drawer-button button");
     opener.setAttribute("aria-expanded", open);
-    if (open) panel.querySelector('[role="tab"][aria-selected="true"]').focus();
-    else opener.focus();
+    if (focus) (open ? panel.querySelector('[role="tab"][aria-selected="true"]') : opener).focus();
   };
   const change = (open) => {
-    show(open);
+    show(open, true);
     document.getElementById("shown-tab").click();  // the app draws what is shown now
     window.lisanRememberTab();
   };
@@ -54,7 +53,7 @@
     const tabs = [...document.querySelectorAll("#drawer-tabs > .tab-wrapper [role=tab]")];
     if (!tabs.length || !document.getElementById("live-tick")) return;
     clearInterval(waiting);
-    if (tabs.some((tab) => tab.dataset.tabId === asked)) show(true);
+    if (tabs.some((tab) => tab.dataset.tabId === asked)) show(true, false);
   }, 50);
 })();
 
