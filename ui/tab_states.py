@@ -20,7 +20,7 @@ from ui.page import PLACES, TABS
 
 
 class TabState(Enum):
-    """How far the work of a tab has come."""
+    """The state of the work of a tab."""
 
     DONE = "done"
     ATTENTION = "attention"
