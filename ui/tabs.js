@@ -44,7 +44,7 @@
     if (isOpen() && !event.target.closest("#drawer")) change(false);
   });
   document.addEventListener("keydown", (event) => {
-    const field = event.target.matches && event.target.matches("[role=combobox][aria-expanded=true]");
+    const field = event.target.matches && event.target.matches("input, textarea");  // it closes its own list
     if (event.key === "Escape" && isOpen() && !field) change(false);
   });
   /* An address of one of its tabs opens the drawer; the app selects the tab. */
