@@ -20,6 +20,8 @@ class ErrorKind(StrEnum):
     """The hint has the command that continues the work; a plain resume fails again."""
     TRUNCATED_FILE = "truncated_file"
     """A file ends before its end."""
+    NO_TEXT = "no_text"
+    """Recordings without a text: the same import fails again, and they can be segmented and transcribed first."""
 
 
 class UserError(Exception):

@@ -419,6 +419,9 @@ DEMO_DATASET: Mapping[str, str] = {"dataset": "amharic-demo", "language": "am"}
 """Name and language of the source `demo`; every other source is given its own."""
 
 
+_CLEAN_UP: dict[str, JsonValue] = {"group": "Clean up"}
+
+
 class PrepareOptions(Options):
     """Import, check and split a dataset, and extract its features."""
 
@@ -434,12 +437,12 @@ class PrepareOptions(Options):
     language: LanguageCodes = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`; of `demo` it is `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
     add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged. Clips in another language make a dataset of both, whose languages are trained in one run.")
     max_clips: int = Field(0, ge=0, le=_LARGEST, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
-    rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
-    remove_unspoken: bool = Field(False, title="Remove unspoken text", description="Take out of the texts what is not spoken: sounds in brackets, tags, speaker labels, times. Without this they are reported and kept.")
-    any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
+    rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.", json_schema_extra=_CLEAN_UP)
+    remove_unspoken: bool = Field(False, title="Remove unspoken text", description="Take out of the texts what is not spoken: sounds in brackets, tags, speaker labels, times. Without this they are reported and kept.", json_schema_extra=_CLEAN_UP)
+    any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.", json_schema_extra=_CLEAN_UP)
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
-    keep_edges: bool = Field(False, title="Keep silent edges", description="Keep all silence at the start and end of the clips. By default it is trimmed to 0.1 s, because a model that learns it begins its sentences with silence; the recordings themselves are not modified.")
+    keep_edges: bool = Field(False, title="Keep silent edges", description="Keep all silence at the start and end of the clips. By default it is trimmed to 0.1 s, because a model that learns it begins its sentences with silence; the recordings themselves are not modified.", json_schema_extra=_CLEAN_UP)
     test: float = Field(0.0, ge=0.0, le=0.5, title="Test share", description="Share of clips for a test set, where the source has none of its own. It selects no checkpoint, and `evaluate` uses it first.")
     split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features.")
@@ -483,7 +486,7 @@ class ReviseOptions(Options):
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
 
 
-GROUPS = ("Data", "Optimizer", "Adapters", "Losses and regularization", "Checkpoints and evaluation",
+GROUPS = ("Clean up", "Data", "Optimizer", "Adapters", "Losses and regularization", "Checkpoints and evaluation",
           "Hardware and tracking")
 """The groups of a form's fields, in their order."""
 _DATA: dict[str, JsonValue] = {"group": "Data"}

@@ -8,7 +8,7 @@ from scripts.command import DONE, exit_with
 TASKS = {
     "model": "Get a base model", "data": "Bring recordings", "tokenizer": "Build the vocabulary",
     "embeddings": "Extend the model", "train": "Train", "listen": "Listen and measure",
-    "certificate": "Export and publish", "doctor": "Find faults", "storage": "Store and move",
+    "share": "Export and publish", "doctor": "Find faults", "storage": "Store and move",
 }
 """Titles by the tab of the page."""
 OTHERS = {

@@ -1,16 +1,18 @@
-"""Certificate tab: the checks of a run or export, the export of a run, and its push to the Hub."""
+"""The certificate on the Share tab: the checks of a run or export, the export of a run, and its push to the Hub."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import CertifyOptions, ExportOptions, PushOptions
+from config.schema import CertifyOptions, ExportOptions, PackOptions, PushOptions
 from core.jobs import control
 from core.jobs.events import Result
+from core.jobs.job import Job
 from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import RUN_VERBS
@@ -19,39 +21,40 @@ from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.library.verification import Outcome, Verification
 from core.workspace import free_name
-from ui import job_views, records, serve, verb_form
+from ui import job_views, media, records, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
 from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
+TAB = "share"
 _TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "not proven": ("wait", "–")}
 UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
                       "reads a romanised text instead, which has a lower error rate.")
+_CHECK_TITLES = {
+    "prefix_rows": "Embeddings of the old languages", "frozen_tensors": "Frozen tensors",
+    "changed_tensors": "Changed tensors", "frozen_in_training": "Frozen tensors, as the trainer saw them",
+    "base_logits": "Predictions in the old languages", "base_languages": "Old languages compared",
+    "base_tokens": "Tokens of the old languages", "front_end": "Text processing",
+    "codec_and_vocoder": "Codec and vocoder", "character_error_rates": "Character error rates",
+    "merged_reloads": "Weights with merged adapters",
+}
 _VERDICTS = ("passed", "failed", "measured", "not proven")
 _SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # shown in the path or in the certificate above
 
 
 def build(page: Page) -> None:
-    """Lay out the tab."""
+    """Lay out the run or export to share, its file, and its certificate."""
     live = page.live
-    verb_form.tab_header(
-        "Certificate", "Each run is followed by checks of what must not change: frozen tensors, base-language token "
-        "ids and logits. A run with a failed check is exported only if you override that check.")
     # Everything below is about the chosen run or export.
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
-    verb_form.build_damaged(page, "export", "certificate")
-    proof = gr.HTML(elem_id="proof")
-    with gr.Row(elem_classes="controls"):
-        compute = gr.Button("Compute certificate", variant="primary", size="md", visible=False, elem_id="certify",
-                            scale=0, min_width=200)
-        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", scale=0, min_width=110)
-    proof_notice = gr.HTML(elem_classes="notices")
+    verb_form.build_damaged(page, "export", TAB)
 
     # Export, with the overrides that a failed check or an open certificate needs.
-    with gr.Accordion("Export", open=True, elem_classes="fold"):
-        gr.HTML(paragraph("Writes the weights in the model's original format, with this certificate.", class_="small"))
+    with gr.Column(elem_classes="card", elem_id="share-export"):
+        gr.HTML(join((element("h2", "The model as a file"), paragraph(
+            "The weights in the model's original format, with this certificate, in one archive.", class_="small"))))
         with gr.Row(elem_classes="grid"):
             name = gr.Textbox(ExportOptions.model_fields["export"].default, label="Export name",
                               elem_id="export-name", min_width=200)
@@ -61,32 +64,46 @@ def build(page: Page) -> None:
                              info="The card and the certificate of the export say so.")
         unproven = gr.Checkbox(False, label="Export before the certificate is complete", visible=False,
                                elem_id="unproven", info="The export says that it is not proven yet.")
-        export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
+        with gr.Row(elem_classes="controls"):
+            pack = gr.Button("Export as a file", variant="primary", size="lg", elem_id="share-file", min_width=200)
+            export = gr.Button("Export into the workspace", size="lg", elem_id="export", min_width=200)
         notice = gr.HTML(elem_classes="notices")
+        file = gr.HTML(elem_id="share-result")
         last = gr.HTML(elem_id="export-result")
-    with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
-        build_push(page)
-    with gr.Accordion("Serve", open=False, elem_classes="fold", elem_id="serve-section"):
-        serve.build(page)
+
+    proof = gr.HTML(elem_id="proof")
+    with gr.Row(elem_classes="controls"):
+        compute = gr.Button("Compute certificate", variant="primary", size="md", visible=False, elem_id="certify",
+                            scale=0, min_width=200)
+        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", scale=0, min_width=110)
+    proof_notice = gr.HTML(elem_classes="notices")
 
     # Each panel is drawn again when the jobs or the watched choices change.
     live.watch("proof", subject)
-    live.panel(subject, lambda view: _subjects(page, view), "certificate")
-    live.panel(proof, lambda view: _proof(page, view), "certificate")
+    live.panel(subject, lambda view: _subjects(page, view), TAB)
+    live.panel(proof, lambda view: _proof(page, view), TAB)
 
     def override_choices(view: View) -> object:
         failed = _failed(page, _chosen(page, view))
-        return gr.update(choices=list(failed), visible=bool(failed))
+        return gr.update(choices=[(check_title(name), name) for name in failed], visible=bool(failed))
 
-    live.panel(override, override_choices, "certificate")
-    live.panel(last, _last_export, "certificate")
+    live.panel(override, override_choices, TAB)
+    live.panel(last, _last_export, TAB)
     live.watch("export.name", name)
     # A typed name stays; a suggested one follows the chosen run.
-    live.panel(name, lambda view: _suggested_name(page, view), "certificate")
-    page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven, accept],
-            [notice])
+    live.panel(name, lambda view: _suggested_name(page, view), TAB)
+    export_inputs = [subject, name, override, unproven, accept]
+    page.on(export.click, lambda *values: [page.started_notice(_export(page, *values))], export_inputs, [notice])
+    page.on(pack.click, lambda *values: _pack(page, *values), export_inputs, [notice])
+    live.panel(file, lambda view: _file(page, view), TAB)
 
-    live.panel(accept, lambda view: _acceptance(page, view), "certificate")
+    def is_run(view: View) -> bool:
+        return not _chosen(page, view).startswith("export:")
+
+    live.panel(export, lambda view: gr.update(visible=is_run(view)), TAB)
+    live.panel(pack, lambda view: gr.update(value="Export as a file" if is_run(view) else "Pack as a file"), TAB)
+
+    live.panel(accept, lambda view: _acceptance(page, view), TAB)
     # Another run has another outcome, which was not accepted yet.
     live.pending.append(subject.change(lambda: gr.update(value=False), None, [accept], **QUIET))
 
@@ -100,9 +117,9 @@ def build(page: Page) -> None:
         return job if job is not None and job.alive else None
 
     live.panel(compute, lambda view: gr.update(visible=_may_be_computed(page, view) and living_proof(view) is None),
-               "certificate")
-    live.panel(unproven, lambda view: gr.update(visible=unproven_run(view) is not None), "certificate")
-    live.show_when(stop, living_proof, lambda job: job.status != "stopping", "certificate")
+               TAB)
+    live.panel(unproven, lambda view: gr.update(visible=unproven_run(view) is not None), TAB)
+    live.show_when(stop, living_proof, lambda job: job.status != "stopping", TAB)
     page.on(compute.click, lambda reference: _compute(page, reference), [subject], [proof_notice])
     page.on(stop.click, lambda reference: _stop(page, reference), [subject], [proof_notice])
 
@@ -271,8 +288,11 @@ def certificate_view(proof: Certificate, *, claimed: bool = False) -> Html:
     # Preservation and learning stand side by side, as neither proves the other.
     halves = div("halves", element("section", element("h2", "Old languages"), banner, class_="half old"),
                  element("section", element("h2", "New language"), learned, paragraph(new), class_="half new"))
-    return join((halves, _errors(proof.errors), element("h2", "Checks"),
-                 div("checks", *(_check(check, claimed=claimed) for check in proof.checks)), _about(proof)))
+    # A failed check is open, as its reader has to decide about it.
+    checks = element("details", element("summary", f"The {pluralize(len(proof.checks), 'check')} in detail"),
+                     div("checks", *(_check(check, claimed=claimed) for check in proof.checks)), _about(proof),
+                     open=bool(failed))
+    return join((halves, _errors(proof.errors), checks))
 
 
 def _about(proof: Certificate) -> Html:
@@ -302,8 +322,13 @@ def _check(check: CertificateCheck, *, claimed: bool = False) -> Html:
     if claimed and check.result == "passed":
         tone, mark = _TONES["measured"]
     return div(f"check {tone}", span("mark", mark), div(
-        "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.result)),
+        "step", div("ends", element("strong", check_title(check.name)), span(f"badge {tone}", check.result)),
         paragraph(check.what), _values(check)))
+
+
+def check_title(name: str) -> str:
+    """The title of a check, also of one that another version made."""
+    return _CHECK_TITLES.get(name, name.replace("_", " "))
 
 
 _LONG_VALUE = 40  # characters; a hash has 64
@@ -376,12 +401,13 @@ def _learning(page: Page, reference: str) -> learning.LearningReport | None:
 
 
 def _export(page: Page, reference: str, name: str, override: Sequence[str] | None,
-            unproven: bool, accept_learning: bool = False) -> Sequence[object]:
+            unproven: bool, accept_learning: bool = False) -> Job:
+    """Start the export of a run; `UserError` if a failed check or a bad outcome was not accepted."""
     if not (reference or "").startswith("run:"):
         raise UserError("No run is chosen.", "Choose a run to export, or train one first.")
     blocking = [check for check in _failed(page, reference) if check not in (override or ())]
     if blocking:
-        raise UserError(f"These checks failed: {', '.join(blocking)}.",
+        raise UserError(f"These checks failed: {', '.join(map(check_title, blocking))}.",
                         "Select each of them under Override failed checks, or train again.")
     report = _learning(page, reference)
     if report is not None and report.learning.bad and not accept_learning:
@@ -389,8 +415,36 @@ def _export(page: Page, reference: str, name: str, override: Sequence[str] | Non
                         f"{learning.advise(report)} Or tick the checkbox that names the outcome.")
     settings = {"run": reference, "export": name, "override": tuple(override or ()), "unproven": bool(unproven),
                 "accept_learning": bool(accept_learning)}
-    job = page.start("export", parse(ExportOptions, settings))
-    return [page.started_notice(job)]
+    return page.start("export", parse(ExportOptions, settings))
+
+
+def _pack(page: Page, reference: str, *values: Any) -> Sequence[object]:
+    """Pack the chosen export into one file; a chosen run is exported first."""
+    if (reference or "").startswith("export:"):
+        return [page.started_notice(page.start("pack", PackOptions(item=reference)))]
+    export = _export(page, reference, *values)
+    page.start("pack", PackOptions(item=f"export:{export.settings['export']}"), after=(export.id,))
+    return [page.started_notice(export)]
+
+
+def _file(page: Page, view: View) -> Html:
+    """The archive of the chosen export, or of the newest export of the chosen run: its progress, then a link."""
+    reference = _chosen(page, view)
+    if not reference:
+        return NOTHING
+    items = {reference} | {f"export:{state.job.settings.get('export')}" for state in view.jobs
+                           if state.verb == "export" and state.job.settings.get("run") == reference}
+    packing = next((state for state in view.jobs if state.verb == "pack" and state.job.settings.get("item") in items),
+                   None)
+    if packing is None or packing.status == "skipped":
+        return NOTHING
+    if packing.status != "finished" or not packing.result:
+        return job_views.job_card(packing)
+    if media.archive_path(page.workspace, packing.id) is None:  # it was deleted since
+        return NOTHING
+    size = size_text(float(packing.result.get("bytes") or 0))
+    return element("a", f"Download {packing.result.get('archive')} ({size})", href=media.archive_url(packing.id),
+                   download=True, class_="download-button")
 
 
 def _last_export(view: View) -> Html:
@@ -411,12 +465,13 @@ def exported_view(result: Result | None) -> Html:
              if name not in checks and name not in _SHOWN_ELSEWHERE]
     outcome = []
     for verdict in _VERDICTS:
-        named = [name.replace("_", " ") for name, result_verdict in checks.items() if result_verdict == verdict]
+        named = [check_title(name) for name, result_verdict in checks.items() if result_verdict == verdict]
         names = f" ({', '.join(named)})" if verdict in ("failed", "not proven") else ""
         outcome += [f"{len(named)} {verdict}{', overridden' * (verdict == 'failed')}{names}"] if named else []
 
-    return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
-                           element("code", str(result.get("ref", ""))), ".", class_="small"),
+    title = str(result.get("ref", "")).replace(":", " ")
+    return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), f". On Listen: {title}.",
+                           class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]
                                  + [("Checks", ", ".join(outcome))])))
 
@@ -446,9 +501,9 @@ def build_push(page: Page) -> None:
         newest = verb_form.newest_made(view, "export")
         return choice_update(exports, view.follow("push.export", view.values["push.export"], exports, newest))
 
-    page.live.panel(export, export_choices, "certificate")
+    page.live.panel(export, export_choices, TAB)
     page.live.show_when(stop, lambda view: view.newest("push"),
-                        lambda job: job.alive and job.status != "stopping", "certificate")
+                        lambda job: job.alive and job.status != "stopping", TAB)
 
     def start(export: str | None, repository: str, public: bool) -> Sequence[object]:
         if not export:
@@ -474,7 +529,7 @@ def build_push(page: Page) -> None:
         plan = job_views.plan(state.plan.lines, "Files to upload") if state.plan else NOTHING
         return join((job_views.job_card(state), push_result_view(state.result) if state.result else plan))
 
-    page.live.panel(last, last_push, "certificate")
+    page.live.panel(last, last_push, TAB)
     page.on(push.click, start, [export, repository, public], [notice])
     page.on(stop.click, stop_all, [], [notice])
 

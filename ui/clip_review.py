@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +25,7 @@ from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table, with_code
 from ui.page import Page
 
-TAB, PAGE, ALL = "data", 10, "all clips"
+TAB, PAGE, ALL, TITLE = "data", 10, "all clips", "Review clips"
 _WAVE_HEIGHT = 40.0
 _KEYS = (("j", "next clip"), ("k", "previous clip"), ("space", "play or pause"), ("x", "exclude or include"),
          ("e", "edit transcript"), ("Esc", "save the text"), ("n", "next page"), ("p", "previous page"))
@@ -34,39 +35,52 @@ _BEHIND_ALL = 10**9  # pages
 
 def build(page: Page) -> None:
     """Lay out the part of the tab."""
-    gr.HTML(div("lead", element("h2", "Review"), paragraph(
-        "Clips with findings, worst first. Decisions are saved at once and applied when you save a new version; the "
-        "old version stays.")))
-    with gr.Row(elem_classes="grid"):
-        dataset = gr.Dropdown([], label="Dataset", filterable=False, elem_id="review-dataset")
-        kind = gr.Dropdown([ALL], value=ALL, label="Show", filterable=False, elem_id="review-kind")
-        number = gr.Number(1, label="Page", minimum=1, precision=0, elem_id="review-page")
-    findings = gr.HTML(elem_id="review-found")
-    with gr.Accordion("Statistics", open=True, elem_classes="fold"):
-        spread = gr.HTML(elem_id="review-plots")
-    table = gr.HTML(elem_id="review-table")
-    command = gr.Textbox(label="Command", container=False, elem_id="review-command", elem_classes="unseen")
-    with gr.Row(elem_classes="controls"):
-        back = gr.Button("Previous page", size="md", elem_id="review-back")
-        on = gr.Button("Next page", size="md", elem_id="review-next")
-    notice = gr.HTML(elem_classes="notices", elem_id="review-notice")
+    with gr.Accordion(TITLE, open=False, visible=False, elem_classes="fold", elem_id="review-fold") as fold:
+        gr.HTML(paragraph(
+            "Clips with findings, worst first. Decisions are saved at once and applied when you save a new version; "
+            "the old version stays.", class_="small"))
+        with gr.Row(elem_classes="grid"):
+            dataset = gr.Dropdown([], label="Dataset", filterable=False, elem_id="review-dataset")
+            kind = gr.Dropdown([ALL], value=ALL, label="Show", filterable=False, elem_id="review-kind")
+            number = gr.Number(1, label="Page", minimum=1, precision=0, elem_id="review-page")
+        findings = gr.HTML(elem_id="review-found")
+        with gr.Accordion("Statistics", open=True, elem_classes="fold"):
+            spread = gr.HTML(elem_id="review-plots")
+        table = gr.HTML(elem_id="review-table")
+        command = gr.Textbox(label="Command", container=False, elem_id="review-command", elem_classes="unseen")
+        with gr.Row(elem_classes="controls"):
+            back = gr.Button("Previous page", size="md", elem_id="review-back")
+            on = gr.Button("Next page", size="md", elem_id="review-next")
+        notice = gr.HTML(elem_classes="notices", elem_id="review-notice")
 
-    # Decisions take effect only in a new version, which gets its own name.
-    with gr.Row(elem_classes="grid"):
-        name = gr.Textbox(label="Save as", max_lines=1, elem_id="review-name",
-                          info="Name of the new version.")
-        language = gr.Textbox(label="Correct language", max_lines=1, elem_id="review-language",
-                              info="Code of the right language; empty keeps it.")
-        model = gr.Dropdown([], label="Model", filterable=False, elem_id="review-model",
-                            info="Its features are extracted for fixed clips.")
-        save = gr.Button("Save new version", variant="primary", size="md", elem_id="review-save")
-    saved = gr.HTML(elem_id="review-saved")
+        # Decisions take effect only in a new version, which gets its own name.
+        with gr.Row(elem_classes="grid"):
+            name = gr.Textbox(label="Save as", max_lines=1, elem_id="review-name",
+                              info="Name of the new version.")
+            language = gr.Textbox(label="Correct language", max_lines=1, elem_id="review-language",
+                                  info="Code of the right language; empty keeps it.")
+            model = gr.Dropdown([], label="Model", filterable=False, elem_id="review-model",
+                                info="Its features are extracted for fixed clips.")
+            save = gr.Button("Save new version", variant="primary", size="md", elem_id="review-save")
+        saved = gr.HTML(elem_id="review-saved")
 
     # The widgets are watched, so that each refresh sees what is chosen.
     for field, widget in (("dataset", dataset), ("kind", kind), ("page", number), ("model", model)):
         page.live.watch(f"review.{field}", widget)
     for component, render in ((kind, _kinds), (spread, _spread), (findings, _findings), (table, _table)):
         page.live.panel(component, partial(render, page), TAB)
+
+    def fold_title(view: View) -> object:
+        """Say how many clips have findings, so that a person knows whether to open it."""
+        name, index = _dataset(page, view.values["review.dataset"]), _index(page, view)
+        title = f"{TITLE}: {name}" if name else TITLE
+        if index is not None:
+            with suppress(UserError):
+                found, clips = index.count_with_findings(), pluralize(index.count(), "clip")
+                title += f", {found:,} of {clips} with findings"
+        return gr.update(visible=bool(name), label=title)
+
+    page.live.panel(fold, fold_title, TAB)
 
     def dataset_choices(view: View) -> object:
         datasets = page.workspace.list_datasets()

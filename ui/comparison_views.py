@@ -26,6 +26,7 @@ from core.library.verification import Outcome, Verification
 from ui import job_views, media
 from ui.job_views import error_badge
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, shortened, span, table
+from ui.titles import title_of
 
 SIDES = ("base", "finetuned")
 ONE = "speech"  # the only side of a synthesis with one model
@@ -212,7 +213,7 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     pause = element("button", "Pause", type="button", class_="stream-toggle", hidden=True)
     # The model's name would tell the side.
     head = div("side-head", label) if hidden_as else div(
-        "side-head", element("strong", label), span("small", model), pause)
+        "side-head", element("strong", label), span("small", title_of(state.job.workspace, model)), pause)
     place = f"{state.id}/{index}/{side}"
     if clip is None:
         return div("side coming", head, paragraph("In progress." if state.alive else "Not available.", class_="small"),
@@ -251,15 +252,15 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
     return join((div("score", error_badge(clip.error), beside), transcript if clip.transcript else NOTHING, by))
 
 
-def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:
-    """Preferences of the blind votes on these two models, by language."""
+def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str, titles: Sequence[str] = ()) -> Html:
+    """Preferences of the blind votes on these two models, by language; `titles` of both, else their references."""
     # Votes that were stored without a base count for every base.
     counted = count_votes([vote for vote in all_votes if vote.finetuned == finetuned and vote.base in ("", base)])
     if not counted:
         return NOTHING
     rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
             for code in sorted({code for code, _ in counted})]
-    return div("card", element("h2", f"Blind votes: {base} and {finetuned}"),
+    return div("card", element("h2", f"Blind votes: {' and '.join(titles or (base, finetuned))}"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
 
 

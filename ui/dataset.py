@@ -27,45 +27,49 @@ _STAYS = "What you uploaded stays in the list: add what is missing to it."
 def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header(
-        "Recordings", "Import clips with their texts: a folder, a table, recordings with subtitles or labels, "
-        "LJSpeech, Common Voice, Kaldi, an archive or a dataset on the Hub. The format is detected, and unusable clips "
-        "are listed. For hours of speech without text or timestamps, open Long recordings below.")
+        "Recordings", "Clips with their texts, in almost any form: it is detected, and unusable clips are listed.")
+    choices = {"model": lambda view: page.workspace.list_models(),
+               "add_to": lambda view: ["", *page.workspace.list_datasets()],
+               "rules": lambda view: ["", *text_rules.choices(
+                   page.workspace, view.values["prepare.language"].strip().lower())]}
+    verb_form.build_prerequisites(page, "prepare", "data", choices)
 
-    # The form is on the left; datasets and the segments of long recordings are on the right.
+    # The upload and what was found in it are on the left; the form and its results are on the right.
     with gr.Row(elem_classes="two"):
-        with gr.Column(scale=3, min_width=300):
-            choices = {"model": lambda view: page.workspace.list_models(),
-                       "add_to": lambda view: ["", *page.workspace.list_datasets()],
-                       "rules": lambda view: ["", *text_rules.choices(
-                           page.workspace, view.values["prepare.language"].strip().lower())]}
-            verb_form.build_prerequisites(page, "prepare", "data", choices)
+        with gr.Column(scale=2, min_width=300):
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload an archive or several files")
             gr.HTML(uploads.format_help())
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
+            listen_to_voice = _build_voice(page)
+        with gr.Column(scale=3, min_width=300):
             form, start = verb_form.build_verb_form(
                 page, "prepare", "Prepare dataset", choices=choices, defaults={"source": ""},
-                first=("source", "dataset", "language", "model", "held_out", "add_to", "rules", "licence"))
+                first=("source", "dataset", "language", "model"))
             last = gr.HTML(elem_id="prepare-result")
-            page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
-                                                          lambda state: report(page, state)), "data")
-            long_audio.build(page, form, notice)
-            long_audio.build_typing(page)
 
-            # The source is assessed as soon as it is typed or uploaded.
-            source, language = form.widget("source"), form.widget("language")
-            listen_to_voice = _build_voice(page)
-            page.on(upload.upload, lambda *values: _take(page, *values), [upload, language, form.widget("model")],
-                    [notice, source, upload], files=True)
-            for event in (source.submit, source.blur, language.submit, language.blur):
-                page.on(event, lambda text, code: [look(page, text, code)], [source, language], [notice])
-            page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
-            _build_recogniser(page)
-        with gr.Column(scale=2, min_width=300):
-            long_audio.build_results(page, form, notice)
-            listing = gr.HTML()
-            page.live.panel(listing, lambda view: dataset_list(page, view), "data")
+    def result(view: View) -> Html:
+        last_view = verb_form.last_job_view("prepare", "", lambda state: report(page, state))
+        return last_view(view) if view.newest("prepare") else NOTHING
+
+    page.live.panel(last, result, "data")
+
+    # What follows the upload is shown when there is something to do.
+    long_audio.build(page, form, notice)
+    long_audio.build_results(page, form, notice)
+    long_audio.build_typing(page)
     clip_review.build(page)
+    _build_recogniser(page)
+    listing = gr.HTML()
+    page.live.panel(listing, lambda view: dataset_list(page, view), "data")
+
+    # The source is assessed as soon as it is typed or uploaded.
+    source, language = form.widget("source"), form.widget("language")
+    page.on(upload.upload, lambda *values: _take(page, *values), [upload, language, form.widget("model")],
+            [notice, source, upload], files=True)
+    for event in (source.submit, source.blur, language.submit, language.blur):
+        page.on(event, lambda text, code: [look(page, text, code)], [source, language], [notice])
+    page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
     listen_to_voice()
 
 
@@ -79,9 +83,10 @@ def look(page: Page, source: str, language: str) -> Html:
 def _build_voice(page: Page) -> Callable[[], None]:
     """The voice of the source, or of the reviewed dataset, through the chosen model; a function that adds the listener.
     """
-    button = gr.Button("Hear this voice through the model", size="md", elem_id="prepare-hear")
-    notice = gr.HTML(elem_classes="notices")
-    listening = gr.HTML(elem_id="prepare-voice")
+    with gr.Column(visible=False) as block:
+        button = gr.Button("Hear this voice through the model", size="md", elem_id="prepare-hear")
+        notice = gr.HTML(elem_classes="notices")
+        listening = gr.HTML(elem_id="prepare-voice")
 
     def newest(view: View) -> JobState | None:
         model, source = view.values["prepare.model"], view.values["prepare.source"].strip()
@@ -100,12 +105,15 @@ def _build_voice(page: Page) -> Callable[[], None]:
         page.on(button.click, start, [page.live.watched[name] for name in names], [notice])
 
     page.live.panel(listening, lambda view: uploads.reproduction_view(newest(view)), "data")
+    page.live.panel(block, lambda view: gr.update(visible=bool(
+        view.values["prepare.source"].strip() or page.workspace.list_datasets())), "data")
     return listen
 
 
 def _build_recogniser(page: Page) -> None:
     """The fold that trains the recogniser of a dataset, and its result."""
-    with gr.Accordion("Recogniser of a dataset", open=False, elem_id="recogniser-fold", elem_classes="fold"):
+    with gr.Accordion("Recogniser of a dataset", open=False, visible=False, elem_id="recogniser-fold",
+                      elem_classes="fold") as fold:
         gr.HTML(paragraph(
             "A recogniser (ASR) that is trained on the dataset measures speech in its language. Preparing 10 minutes "
             "or more trains it; here it is trained for an older or a smaller dataset. At most 3 minutes on two cores "
@@ -113,6 +121,7 @@ def _build_recogniser(page: Page) -> None:
         verb_form.build_verb_form(page, "recogniser", "Train recogniser", first=("dataset", "again"),
                                   choices={"dataset": lambda view: page.workspace.list_datasets()})
         last = gr.HTML(elem_id="recogniser-result")
+        page.live.panel(fold, lambda view: gr.update(visible=bool(page.workspace.list_datasets())), "data")
         page.live.panel(last, verb_form.last_job_view("recogniser", "What it was trained on and its error appear "
                                                                     "here."), "data")
 

@@ -1,4 +1,4 @@
-"""Doctor tab: compare a model that was fine-tuned elsewhere with its base, and restore its base rows."""
+"""Doctor, in the drawer: compare a model that was fine-tuned elsewhere with its base, and restore its base rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLOURS = {"attention": "var(--series-1)", "other": "var(--series-2)"}
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    verb_form.tab_header(
+    verb_form.drawer_header(
         "Doctor", "Compare a model that was fine-tuned elsewhere with its base: every tensor, the tokenizer, and "
         "whether the base languages still work. The files stay unchanged.")
     with gr.Row(elem_classes="two"):

@@ -33,6 +33,7 @@ from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
 from ui.page import Page
+from ui.titles import title_of, with_titles
 
 _FIELDS = ("models", "languages", "sentences", "count", "dataset", "recogniser")
 _KINDS = [("Rating, 1 to 5", "rating"), ("Preference, A or B", "preference"), ("ABX", "abx")]
@@ -187,14 +188,15 @@ def options_of(models: object, languages: object, *values: object) -> EvaluateOp
     return parse(EvaluateOptions, dict(zip(_FIELDS, (tuple(chosen), tuple(codes), *values), strict=True)))
 
 
-def choices(page: Page, view: View) -> list[str]:
-    """References of every model, trained ones first, and the bounds."""
+def choices(page: Page, view: View) -> list[tuple[str, str]]:
+    """Title and reference of every model, trained ones first, and the bounds."""
     references = [model.reference for model in voice_settings.references(page.workspace, view)]
     # Trained models come first, then bases and bounds.
     trained = [name for name in references if not name.startswith("base:")]
     bases = [name for name in references if name.startswith("base:")]
-    return [*trained, *bases, *(f"{name}+romanised" for name in bases),
-            *(f"codec:{name.partition(':')[2]}" for name in bases), "recordings"]
+    names = [*trained, *bases, *(f"{name}+romanised" for name in bases),
+             *(f"codec:{name.partition(':')[2]}" for name in bases), "recordings"]
+    return [(title_of(page.workspace, name), name) for name in names]
 
 
 def last_view(view: View) -> Html:
@@ -219,7 +221,8 @@ def outcomes_view(view: View, report: EvaluationReport) -> Html:
             continue
         learned = records.learning_report(run, model.step)
         tone = "bad" if learned.learning.bad else "info"
-        notices.append(div(f"notice {tone}", element("strong", f"{model.name}: {describe_report(learned)}."),
+        title = title_of(run.job.workspace, model.name)
+        notices.append(div(f"notice {tone}", element("strong", f"{title}: {describe_report(learned)}."),
                            paragraph("The other values of this model say little: most of them are of silence or noise.")
                            if learned.learning.bad else NOTHING, role="alert" if learned.learning.bad else "status"))
     return join(notices)
@@ -230,23 +233,26 @@ def report_view(state: JobState, report: EvaluationReport) -> Html:
     parts = [job_views.warnings(report.notes) if report.notes else NOTHING]
     for place, language in enumerate(report.languages()):
         names = [entry.name for entry in report.models if language in report.estimates.get(entry.name, {})]
+        titles = [title_of(state.job.workspace, name) for name in names]
         rows = [(METRICS[metric].title, *(_cell(report, name, language, metric, names) for name in names))
                 for metric in report.metrics(language)]
 
-        tests = [element("li", f"{METRICS[test.metric].title}, {test.second} minus {test.first}: {show_test(test)}")
+        tests = [element("li", with_titles(state.job.workspace, f"{METRICS[test.metric].title}, {test.second} minus "
+                                                         f"{test.first}: {show_test(test)}"))
                  for test in report.tests if test.language == language]
         differences = element("details", element("summary", "Paired differences"), element("ul", *tests))
         groups = [element("details", element("summary", title), table(head, group_rows))
                   for title, head, group_rows in group_tables(report, language)]
         parts.append(element("details", element("summary", element("strong", language_name(language))),
-                             table(("Metric", *names), rows), differences if tests else NOTHING, *groups,
+                             table(("Metric", *titles), rows), differences if tests else NOTHING, *groups,
                              open=place == 0))
 
     # The worst clips of each model can be played.
     for model in report.models:
         worst = report.worst(model.name, _WORST)
         if worst:
-            parts.append(element("details", element("summary", f"Worst clips of {model.name}"),
+            title = title_of(state.job.workspace, model.name)
+            parts.append(element("details", element("summary", f"Worst clips of {title}"),
                                  *(_clip(state, clip) for clip in worst)))
 
     folder = Path("runs") / state.id

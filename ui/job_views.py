@@ -22,6 +22,7 @@ from core.library import learning
 from core.library.learning import Learning, LearningReport
 from core.submission.job_subjects import subject
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table, with_code
+from ui.titles import with_titles
 
 VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
 STAGE_TITLES: Mapping[str, str] = {
@@ -410,11 +411,12 @@ _FLAGS = rf"{_FLAG}(?: {_FLAG})*"
 _COMMAND = r"(?:python -m )?scripts\.\w+(?:[^;().]|\.(?!\s|$))*?"
 _SAID_TWICE = re.compile(rf"(?<![\w.])(?:{_COMMAND}|{_FLAGS}); on the page: ")
 """What a terminal needs, in front of its words for the page."""
+_DRAWER_TAB = re.compile(r"\b(Jobs|Storage|Doctor|Machine) tab\b(?! \()")
 _TAB_OR_COMMAND = re.compile(rf"(\b[A-Z]\w+ tab), or {_COMMAND}(?=[;)]|\.\s|\.?$)")
 
 
 def on_page(text: str) -> str:
-    """`text` with the labels of fields and tabs in place of flags and commands.
+    """`text` with the labels of fields and tabs in place of flags and commands, and where the drawer's tabs are.
 
     Of `COMMAND; on the page: PLACE` and of `PLACE tab, or COMMAND` the place is left.
     """
@@ -433,12 +435,13 @@ def on_page(text: str) -> str:
         return f"“{title}”: {value}" if value and not value.isupper() else f"“{title}”"
 
     if "--" not in text and "scripts." not in text or "torchrun" in text:
-        return text
+        return _DRAWER_TAB.sub(r"\1 tab (under System)", text)
     # Flags are replaced after commands, as these contain flags.
     text = _SAID_TWICE.sub("", text.replace("--resume", "Resume"))
     text = _TAB_OR_COMMAND.sub(r"\1", text)
     text = re.sub(rf"python -m scripts\.(\w+)((?: {_FLAG})*)", command, text)
-    return re.sub(rf"`?(?<![\w-])({_FLAGS})`?", fields, text)
+    text = re.sub(rf"`?(?<![\w-])({_FLAGS})`?", fields, text)
+    return _DRAWER_TAB.sub(r"\1 tab (under System)", text)
 
 
 def notice(message: object, tone: str = "info", job: str = "") -> Html:
@@ -476,6 +479,12 @@ def facts(pairs: Sequence[tuple[str, object]]) -> Html:
 def result_facts(result: Mapping[str, object] | None) -> Html:
     """A job's flat result as tiles."""
     return facts([result_fact(name, value) for name, value in result.items()]) if result else NOTHING
+
+
+def run_plan(state: JobState) -> Html:
+    """What a training changes; of one that has trained and ended, what it changed."""
+    trained = state.ended and bool(state.steps)
+    return plan(state.plan.lines, "What changed" if trained else "What will change") if state.plan else NOTHING
 
 
 def plan(lines: Sequence[str], title: str = "What will change") -> Html:
@@ -554,9 +563,14 @@ def job_card(state: JobState, title: object = None, note: str = "") -> Html:
     )
 
 
+def titled_subject(state: JobState) -> str:
+    """What a job is about, with the titles of models."""
+    return with_titles(state.job.workspace, subject(state))
+
+
 def about(state: JobState) -> Html:
     """What a job is about: its language, and the names of what it reads and makes."""
-    text = subject(state)
+    text = titled_subject(state)
     return paragraph(text, class_="small about") if text else NOTHING
 
 
@@ -626,7 +640,7 @@ def queue_view(states: Sequence[JobState], limit: int = 60) -> Html:
         device_jobs = [state for state in states if state.job.device == device]
         cards.append(div("card", element("h2", title), table(
             ("Position", "Job", "About", "Status", "Progress", "Id"),
-            [(position, job_title(state), subject(state), badge(state), status_line(state),
+            [(position, job_title(state), titled_subject(state), badge(state), status_line(state),
               span("id", state.id))
              for position, state in enumerate(device_jobs[:limit], 1)]),
             paragraph(f"{len(device_jobs) - limit} more wait behind them.") if len(device_jobs) > limit else NOTHING))
@@ -652,7 +666,7 @@ def history_view(states: Sequence[JobState], limit: int = 60) -> Html:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
         outcome = str((state.result or {}).get("learning_outcome", "")) if learning_of(state) else ""
         line = ". ".join(filter(None, (outcome, "" if plain else status_line(state))))
-        rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
+        rows.append((VERB_TITLES[state.verb], titled_subject(state), badge(state), clock(state.job.created),
                      duration_text(state.seconds) if state.started_at else "–",
                      with_code(line), span("id", state.id)))
     remark = paragraph(f"{len(states) - limit} older jobs are not shown.") if len(states) > limit else NOTHING

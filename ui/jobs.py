@@ -1,4 +1,4 @@
-"""Jobs tab: the queue by device, a job's details and log, the history."""
+"""Jobs, in the drawer: the queue by device, a job's details and log, the history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from core.jobs.job import NO_DEVICE
 from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobState, queue_order
 from core.sources.downloader import public_name
-from core.submission.job_subjects import subject
 from ui import job_views, verb_form
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, shortened
@@ -21,8 +20,8 @@ from ui.page import Page
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    verb_form.tab_header("Jobs", "Each job is a separate process: it continues when you close or reload this page or "
-                         "restart the app.")
+    verb_form.drawer_header("Jobs", "Each job is a separate process: it continues when you close or reload this page "
+                            "or restart the app.")
     queue = gr.HTML(elem_id="queue")
     page.live.panel(queue, lambda view: job_views.queue_view(
         queue_order(view.alive)), "jobs")
@@ -64,7 +63,7 @@ def build(page: Page) -> None:
 def job_choices(view: View) -> object:
     """All jobs; when none is chosen, a living one, else the newest."""
     titles = {job.id: f"{job_views.clock(job.job.created)} {job_views.VERB_TITLES[job.verb]} "
-              f"{shortened(subject(job), 60)} ({job_views.short_id(job.id)})" for job in view.jobs}
+              f"{shortened(job_views.titled_subject(job), 60)} ({job_views.short_id(job.id)})" for job in view.jobs}
     return gr.update(**view.choices("job", titles, view.selected_job("job")))
 
 

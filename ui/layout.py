@@ -1,8 +1,7 @@
-"""The page as a whole: header, tabs, and which tab is open."""
+"""The page as a whole: header, tabs, the drawer, and which tab is open."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,38 +9,40 @@ import gradio as gr
 from gradio.themes.utils.colors import Color
 
 from core.jobs import locks
-from core.jobs.gpus import CachedGpus, Gpu
+from core.jobs.gpus import CachedGpus
 from core.jobs.reporter import duration_text
 from core.jobs.state import JobBoard, JobState
 from core.jobs.unattended import IdleCommand, RestartOffer
-from core.machine import MachineCheck, free_memory, total_memory
+from core.machine import MachineCheck
 from core.workspace import Workspace
 from ui import (
-    certificate,
     dataset,
     doctor,
     embeddings,
     job_views,
     jobs,
     listen,
+    machine,
     model,
+    share,
     start,
     storage,
+    tab_states,
     tokenizer,
     train,
     unattended,
     web_surface,
 )
 from ui.live import QUIET, Live, View
+from ui.machine import findings_view, machine_line
 from ui.markup import NOTHING, Html, div, element, join, span
-from ui.page import TABS, Page
+from ui.page import DRAWER, FORMER_TABS, PLACES, TABS, Page
 
 _BUILDERS = {
     "start": start.build, "model": model.build, "data": dataset.build, "tokenizer": tokenizer.build,
-    "embeddings": embeddings.build, "train": train.build, "listen": listen.build,
-    "certificate": certificate.build, "doctor": doctor.build, "storage": storage.build, "jobs": jobs.build,
+    "embeddings": embeddings.build, "train": train.build, "listen": listen.build, "share": share.build,
+    "jobs": jobs.build, "storage": storage.build, "doctor": doctor.build,
 }
-_LABELS = dict(TABS)
 _LONG_VERBS = ("train", "prepare", "certify", "evaluate", "export", "download")
 """Jobs whose end is worth a notification."""
 
@@ -54,8 +55,10 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
                    delete_cache=(3600, web_surface.UPLOAD_AGE_S)) as blocks:
         tab = gr.State("start")
         gr.HTML(_BEFORE_HEADER, elem_id="skip")
-        header = gr.HTML(_header(NOTHING), elem_id="header")
-        gr.HTML(_NOTIFY, elem_id="notify")
+        with gr.Row(elem_id="bar"):
+            header = gr.HTML(_header(NOTHING), elem_id="header")
+            gr.HTML(_NOTIFY, elem_id="notify")
+            gr.HTML(_OPEN_DRAWER, elem_id="drawer-button")
 
         # The notices above the tabs are drawn on every tab.
         live.panel(header, lambda view: header_view(view, machine_line(gpus(), workspace)))
@@ -67,6 +70,10 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
         # Its contents are laid out last, as they need the page.
         announced = gr.Column()
 
+        stated = gr.HTML(elem_id="tab-states")
+        live.panel(stated, lambda view: tab_states.states_view(tab_states.tab_states(
+            workspace, view, start.shown_chain(view), findings)))
+
         # Run and comparison are made first, as Start sets them and other tabs render them.
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
@@ -75,21 +82,34 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
             for name, label in TABS:
                 with gr.Tab(label, id=name, elem_id=f"tab-{name}"):
                     _BUILDERS[name](page)
-                    if name == "doctor":
-                        checked = gr.HTML(elem_id="machine-checks", elem_classes="notices")
-                        live.panel(checked, lambda _view: findings_view(findings), "doctor")
+        with gr.Column(elem_id="drawer"):
+            gr.HTML(_CLOSE_DRAWER, elem_id="drawer-close")
+            with gr.Tabs(selected=DRAWER[0][0], elem_id="drawer-tabs") as drawer:
+                for name, label in DRAWER:
+                    with gr.Tab(label, id=name, elem_id=f"tab-{name}"):
+                        if name == "machine":
+                            machine.build(page, findings)
+                        else:
+                            _BUILDERS[name](page)
 
         with announced:
             unattended.build(page, restart, idle)
+        # A panel of another tab would never be drawn.
+        unknown = {panel.tab for panel in live.panels} - {"", *dict(PLACES)}
+        assert not unknown, f"there is no tab {unknown}"
         live.attach(tab)
-        _follow_tabs(blocks, page)
+        _follow_tabs(blocks, page, drawer)
     return blocks
 
 
 _BEFORE_HEADER = element("a", "Skip to the content", href="#tabs", class_="skip-link")
-_NOTIFY = element("button", "Notify me when a job ends", type="button", class_="small-button notify",
-                  aria_pressed="false", title="A notification and a sound, while this page is open")
+_NOTIFY = element("button", "Notify me", type="button", class_="small-button notify", aria_pressed="false",
+                  title="When a job ends: a notification and a sound, while this page is open")
 """The page's script keeps the choice in the browser."""
+_OPEN_DRAWER = element("button", "System", type="button", class_="small-button", aria_expanded="false",
+                       aria_controls="drawer", title=", ".join(label for _, label in DRAWER))
+_CLOSE_DRAWER = div("ends", element("strong", "System", id="drawer-title"), element(
+    "button", "Close", type="button", class_="small-button", title="Close (Esc)"))
 
 
 def header_view(view: View, machine: str) -> Html:
@@ -127,21 +147,6 @@ def page_title(view: View, running: JobState | None) -> tuple[str, str]:
     return (job_views.short_outcome(trained) if trained is not None else ""), ended
 
 
-def machine_line(gpus: Sequence[Gpu], workspace: Workspace) -> str:
-    """Device, its memory, and the free disk, in whole numbers, so that it seldom changes."""
-    names = list(dict.fromkeys(gpu.name for gpu in gpus))
-    if gpus:
-        used, total = (sum(sizes) / 1024 for sizes in zip(
-            *((gpu.total_mib - gpu.free_mib, gpu.total_mib) for gpu in gpus), strict=True))
-        device = (f"{len(gpus)} x " if len(gpus) > 1 else "") + ", ".join(names)
-    else:
-        free, size = free_memory(), total_memory()
-        used, total = (size - free) / 2**30 if size and free is not None else math.nan, (size or 0) / 2**30
-        device = "CPU"
-    memory = f"{used:.0f} of {total:.0f} GiB in use" if math.isfinite(used) else ""
-    return " · ".join(part for part in (device, memory, f"{workspace.free_bytes() / 1e9:.0f} GB of disk free") if part)
-
-
 def others_view(open_pages: tuple[Path, ...]) -> Html:
     """A notice while the workspace is open in several apps."""
     if len(open_pages) < 2:
@@ -149,11 +154,6 @@ def others_view(open_pages: tuple[Path, ...]) -> Html:
     urls = ", ".join(locks.app_addresses(open_pages))
     return job_views.notice(f"This workspace is open in {len(open_pages)} apps ({urls}). All of them show the same "
                             "jobs.")
-
-
-def findings_view(findings: Sequence[MachineCheck]) -> Html:
-    """What is wrong with the machine, each with the command that mends it."""
-    return join([job_views.fault(f"{check.name}: {check.found}", check.hint) for check in findings])
 
 
 def _header(pill: Html, machine: str = "", title: str = "", ended: str = "") -> Html:
@@ -167,28 +167,36 @@ def _header(pill: Html, machine: str = "", title: str = "", ended: str = "") -> 
                span("machine", machine), pill, data_title=f"{title} - Lisan" if title else "Lisan", data_ended=ended)
 
 
-def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
+def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
     """Open the tab that the address names, keep the address up to date, refresh on each change."""
     live = page.live
 
     def tab_of(event: gr.SelectData) -> str:
-        return next((name for name, label in TABS if label == event.value), "start")
+        return next((name for name, label in PLACES if label == event.value), "start")
 
     def loaded(request: gr.Request) -> list[object]:
-        name = request.query_params.get("tab", "start")
-        if name == "start" or name not in _LABELS:
-            return [gr.skip(), gr.skip()]  # open already, unless a person was faster than this answer
-        return [gr.Tabs(selected=name), name]
+        asked = request.query_params.get("tab", "start")
+        name = FORMER_TABS.get(asked, asked)
+        if name in dict(DRAWER):
+            return [gr.skip(), gr.Tabs(selected=name), name]
+        if name == "start" or name not in dict(TABS):
+            return [gr.skip()] * 3  # open already, unless a person was faster than this answer
+        return [gr.Tabs(selected=name), gr.skip(), name]
 
-    page.tabs.select(tab_of, None, [page.tab], **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)
-    page.tabs.change(None, None, None, js="() => { window.lisanRememberTab && window.lisanRememberTab(); }")
-    blocks.load(loaded, None, [page.tabs, page.tab], **QUIET).then(
+    for tabs in (page.tabs, drawer):
+        tabs.select(tab_of, None, [page.tab], **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)
+        tabs.change(None, None, None, js="() => { window.lisanRememberTab && window.lisanRememberTab(); }")
+    # The page's script clicks it when the drawer is opened or closed, which selects no other tab.
+    shown, name = gr.Button(visible="hidden", elem_id="shown-tab"), gr.Textbox("", visible="hidden")
+    shown.click(lambda shown_name: shown_name, [name], [page.tab], js="() => [window.lisanShownTab()]", **QUIET).then(
+        live.refresh, live.inputs, live.outputs, **QUIET)
+    blocks.load(loaded, None, [page.tabs, drawer, page.tab], **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
 
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = (_HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
+SCRIPTS = (_HERE / "page.js", _HERE / "tabs.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
 
 _PINE = Color(
     name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",

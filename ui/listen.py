@@ -23,6 +23,7 @@ from ui.form import Value, parse
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
 from ui.page import Page
+from ui.titles import title_of
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "am": ("ሰላም ለሁሉም", "ውሃ እፈልጋለሁ", "ዛሬ በጣም ደስ ብሎኛል"),
@@ -286,7 +287,8 @@ def _use(page: Page, reference: str) -> Sequence[object]:
     name = reference.removeprefix("run:").partition("@")[0]
     step = resolve(page.workspace, reference).step
     page.start("certify", CertifyOptions(run=reference))
-    return [job_views.notice(f"run:{name} refers to step {step} now. Its certificate is being computed."),
+    title = title_of(page.workspace, f"run:{name}")
+    return [job_views.notice(f"{title} refers to step {step} now. Its certificate is being computed."),
             gr.update(value=f"run:{name}")]
 
 
@@ -430,7 +432,7 @@ def _vote(page: Page, letter: str, pair: str | None) -> Sequence[object]:
         state.id, index, clip.language, clip.text, sides.get(letter, "same"), models["finetuned"],
         base=models["base"]))
     answer = f"You chose {letter}" if letter in sides else "You heard no difference"
-    were = ", ".join(f"{name} was {models[side]}" for name, side in sides.items())
+    were = ", ".join(f"{name} was {title_of(state.job.workspace, models[side])}" for name, side in sides.items())
     return [job_views.notice(f"{answer}; {were}. Saved in votes.jsonl in the workspace.")]
 
 
@@ -439,5 +441,6 @@ def _tally(page: Page, view: View) -> Html:
     if state is None:
         return NOTHING
     votes = comparison_views.read_votes(_votes_file(page))
-    models = (str(state.job.settings.get(side, "")) for side in comparison_views.SIDES)
-    return comparison_views.votes_view(votes, *models) if _voted(page, state) else element("span")
+    models = [str(state.job.settings.get(side, "")) for side in comparison_views.SIDES]
+    titles = [title_of(page.workspace, model) for model in models]
+    return comparison_views.votes_view(votes, models[0], models[1], titles) if _voted(page, state) else element("span")

@@ -1,13 +1,14 @@
-"""Long recordings on the Data tab: segmented and transcribed, or aligned with an existing text."""
+"""Long recordings on the Data tab, after their upload: segmented and transcribed, or aligned with an existing text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import gradio as gr
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.foreign import cached_by_file
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
@@ -23,8 +24,9 @@ from core.library.segments import (
     read_clips,
     save_typed_text,
 )
+from core.sources import source_preview
 from core.sources.recognisers import damaged_recognisers
-from ui import job_views, media
+from ui import job_views, media, uploads
 from ui.form import OptionsForm, Value, build_form, command_line
 from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, element, join, paragraph, table
@@ -47,10 +49,10 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
 
     `preview` shows the detected format of the source; a start clears it.
     """
-    with gr.Accordion("Long recordings", open=False, elem_classes="fold", elem_id="long-audio"):
+    with gr.Accordion("Long recordings", open=False, visible=False, elem_classes="fold", elem_id="long-audio") as fold:
         gr.HTML(paragraph(
             "Make clips of 2 to 15 seconds with their texts from long recordings. Source and language are those above. "
-            "When the clips are ready, a button makes them the source."))
+            "When the clips are ready, a button makes them the source.", class_="small"))
         kind = gr.Radio([WITHOUT, WITH, BY_HAND], value=WITHOUT, label="Recordings", elem_id="long-kind")
         with gr.Row(elem_classes="grid"):
             recogniser = gr.Dropdown(list(_RECOGNISERS[WITHOUT]), value=_RECOGNISERS[WITHOUT][0],
@@ -78,6 +80,7 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     for field, widget in (*zip(_FIELDS, widgets, strict=True), *zip(clips.names, clips.widgets, strict=True)):
         page.live.watch(f"long.{field}", widget)
     page.live.panel(command, lambda view: _command(page, view, clips.names), TAB)
+    page.live.panel(fold, after_upload, TAB)
 
     def of_kind(mode: str) -> Sequence[object]:
         if mode not in _RECOGNISERS:
@@ -94,6 +97,24 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     page.on(start.click, lambda: [NOTHING], [], [preview])
 
 
+def after_upload(view: View) -> object:
+    """Show the fold once there is a source, and open it for recordings without a text; then a person may close it."""
+    source, language = view.values["prepare.source"].strip(), view.values["prepare.language"].strip().lower()
+    uncut = bool(source) and source != "demo" and not source.startswith(PREFIX)
+    return gr.update(visible=uncut, open=uncut and _lacks_text(source, language, uploads.source_key(source)))
+
+
+@lru_cache(maxsize=16)
+def _lacks_text(source: str, language: str, _key: str) -> bool:
+    try:
+        source_preview.preview(source, language)
+    except UserError as error:  # the form says what it is
+        return error.kind is ErrorKind.NO_TEXT
+    except OSError:
+        return False
+    return False
+
+
 def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     """Lay out the segments, and the button that makes the newest ones with texts the source of `form`."""
     results = gr.HTML(elem_id="long-result")
@@ -108,7 +129,8 @@ def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
 
 def build_typing(page: Page) -> None:
     """One clip after another: it is played, its text is typed, Enter saves it and plays the next."""
-    with gr.Accordion("Type the texts of segments", open=False, elem_classes="fold", elem_id="typing"):
+    with gr.Accordion("Type the texts of segments", open=False, visible=False, elem_classes="fold",
+                      elem_id="typing") as fold:
         gr.HTML(paragraph("Each clip is played; type what is said and press Enter. Ctrl and space play it again. An "
                           "empty text leaves the clip out.", class_="small"))
         chosen = gr.Dropdown([], label="Segments", filterable=False, elem_id="typing-segments")
@@ -118,6 +140,7 @@ def build_typing(page: Page) -> None:
             back = gr.Button("Previous clip", size="md", elem_id="typing-back")
             save = gr.Button("Save and next", variant="primary", size="md", elem_id="typing-save")
         notice = gr.HTML(elem_classes="notices")
+    page.live.panel(fold, lambda view: gr.update(visible=bool(page.workspace.list_segments())), TAB)
     place = gr.State(-1)  # number of the clip; below 0 before the first
     page.live.watch("typing.segments", chosen)
     page.live.panel(chosen, lambda view: choice_update(

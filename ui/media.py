@@ -1,5 +1,6 @@
 """The one door through which the page gets files: sound and pictures of the workspace, a run's curves as a table,
-archives that were packed, listening tests, whose answers come back here, and the page's own font.
+archives that were packed, reports of evaluations, listening tests, whose
+answers come back here, and the page's own font.
 
 Gradio's `allowed_paths` takes whole folders, so it is left empty: a run's folder also holds
 weights, journals and logs. This route serves by kind of file and by place, never by path.
@@ -28,7 +29,7 @@ from core.dataset.playable import DECODED, TYPES, playable
 from core.jobs.events import CLIPS_ARCHIVE
 from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
-from core.library import listening
+from core.library import evaluation_report, listening
 from core.workspace import Workspace
 from ui.live import workspace_mark
 
@@ -37,7 +38,7 @@ PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("aud
           "segments": ("audio",)}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
-COVERED, CURVES, LISTENING, PACKED, CLIPS = "covered", "curves", "listening", "archive", "clips"
+COVERED, CURVES, LISTENING, PACKED, CLIPS, REPORT = "covered", "curves", "listening", "archive", "clips", "report"
 PLAYED, PLAYED_FOLDER = "played", Path("cache") / "played"
 """Clips of an upload that is not imported yet: the part of their address, and their folder in the workspace."""
 EXAMPLE = "media/example"
@@ -99,6 +100,21 @@ def archive_path(workspace: Workspace, job: str) -> Path | None:
     path = state.job.directory / name
     plain = state.verb == "pack" and name.endswith(".tar") and path.parent == state.job.directory
     return path if plain and not path.is_symlink() and path.is_file() else None
+
+
+def report_url(job: str, download: bool = False) -> str:
+    """Address of the report of an evaluation, relative to the page: to read it, or as a file."""
+    return f"media/{REPORT}/{quote(job)}.html" + ("?file=1" if download else "")
+
+
+def report_path(workspace: Workspace, job: str) -> Path | None:
+    """The report of an evaluation; None for every other job."""
+    try:
+        run = load_job(workspace, job)
+    except UserError:
+        return None
+    path = run.directory / evaluation_report.HTML
+    return path if run.verb == "evaluate" and not path.is_symlink() and path.is_file() else None
 
 
 def clips_url(job: str) -> str:
@@ -240,6 +256,16 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         name = {"Content-Disposition": f'attachment; filename="{request.path_params["name"]}"'}
         return Response(await run_in_threadpool(make), media_type="application/octet-stream", headers=name)
 
+    async def report(request: Request) -> Response:
+        job = request.path_params["job"]
+        path = await run_in_threadpool(report_path, workspace, job)
+        if path is None:
+            return PlainTextResponse("Not here.", status_code=404)
+        # It runs no script and has no access to the page, whoever wrote it.
+        return FileResponse(path, media_type="text/html", filename=f"evaluation-{job}.html",
+                            content_disposition_type="attachment" if "file" in request.query_params else "inline",
+                            headers={"Content-Security-Policy": "sandbox"})
+
     async def listening_page(request: Request) -> Response:
         job = request.path_params["job"]
         try:
@@ -265,7 +291,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
     place = f"/media/{LISTENING}/{{job}}.html"
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
-            Route(f"/media/{PACKED}/{{job}}.tar", archive),
+            Route(f"/media/{PACKED}/{{job}}.tar", archive), Route(f"/media/{REPORT}/{{job}}.html", report),
             Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
             Route(f"/media/{CLIPS}/{{job}}.zip", archive),
             Route("/media/{path:path}", media)]

@@ -32,7 +32,7 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header("Base models", "A multilingual text-to-speech model to add a language to.",
                          "To use a model that was fine-tuned elsewhere: Import a finetune, at the end. To inspect one "
-                         "only, open the Doctor tab.")
+                         "only, open Doctor (under System).")
     for family in CATALOG:
         with gr.Column(elem_classes="family"):
             _build_family(page, family)
@@ -43,7 +43,7 @@ def build(page: Page) -> None:
 def _build_import(page: Page) -> None:
     """The form that imports a finetune, its job, and what it changed of its base."""
     with gr.Column(elem_classes="card", elem_id="import-finetune"):
-        gr.HTML(join((element("h3", "Import a finetune"), paragraph(
+        gr.HTML(join((element("h2", "Import a finetune"), paragraph(
             "A checkpoint that was fine-tuned elsewhere becomes a run: synthesize with it, evaluate, certify, train it "
             "further and export it. Every tensor is compared with the base; what it changed is measured, never called "
             "preserved. Its files stay unchanged.", class_="small"))))

@@ -1,15 +1,3 @@
-/* Keeps the open tab in the address, so that a reload opens the same one. */
-window.lisanRememberTab = () => setTimeout(() => {
-  const open = document.querySelector('#tabs [role="tab"][aria-selected="true"]');
-  if (!open) return;
-  const address = new URL(window.location.href);
-  address.searchParams.set("tab", open.innerText.trim().toLowerCase());
-  if (address.href !== window.location.href) window.history.replaceState(null, "", address);
-}, 60);
-document.addEventListener("click", (event) => {
-  if (event.target.closest && event.target.closest('[role="tab"]')) window.lisanRememberTab();
-});
-
 /* An event that the app refuses has no answer, and Gradio does not show why (6.31): a notice does, for ten seconds.
    A restart of the app forgets every sign-in. The page then asks for it again in place of refusing each click. */
 (() => {
@@ -275,39 +263,6 @@ document.addEventListener("beforeinput", (event) => {
     button.setAttribute("aria-pressed", String(wanted()));
   });
   new MutationObserver(look).observe(document, {childList: true, subtree: true, attributeFilter: ["data-title", "data-ended"]});
-})();
-
-/* Arrow keys, Home and End move in the list of tabs, of which one is reached with Tab (WAI-ARIA, tabs). The link before
-   the header skips to what the open tab shows. */
-(() => {
-  const list = () => [...document.querySelectorAll("#tabs [role=tablist] [role=tab]")].filter((tab) => tab.offsetParent);
-  const roving = () => {
-    for (const tab of list()) {
-      const reached = tab.getAttribute("aria-selected") === "true" ? "0" : "-1";
-      if (tab.getAttribute("tabindex") !== reached) tab.setAttribute("tabindex", reached);
-    }
-  };
-  document.addEventListener("keydown", (event) => {
-    const tab = event.target.closest && event.target.closest("#tabs [role=tablist] [role=tab]");
-    if (!tab || event.ctrlKey || event.metaKey || event.altKey) return;
-    const tabs = list(), at = tabs.indexOf(tab);
-    const to = {ArrowRight: (at + 1) % tabs.length, ArrowLeft: (at + tabs.length - 1) % tabs.length, Home: 0,
-                End: tabs.length - 1}[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    tabs[to].focus();
-    tabs[to].click();
-  });
-  document.addEventListener("click", (event) => {
-    if (!event.target.matches || !event.target.matches(".skip-link")) return;
-    event.preventDefault();
-    const panel = [...document.querySelectorAll("#tabs [role=tabpanel]")].find((one) => one.offsetParent);
-    if (!panel) return;
-    panel.setAttribute("tabindex", "-1");
-    panel.focus();
-    panel.scrollIntoView({block: "start"});
-  });
-  new MutationObserver(roving).observe(document, {childList: true, subtree: true, attributeFilter: ["aria-selected"]});
 })();
 
 /* Gradio names a drop zone otherwise than it shows it (6.31): its name begins with what is read there. */

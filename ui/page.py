@@ -25,10 +25,16 @@ from ui.markup import Html
 
 TABS: tuple[tuple[str, str], ...] = (
     ("start", "Start"), ("model", "Model"), ("data", "Data"), ("tokenizer", "Tokenizer"),
-    ("embeddings", "Embeddings"), ("train", "Train"), ("listen", "Listen"), ("certificate", "Certificate"),
-    ("doctor", "Doctor"), ("storage", "Storage"), ("jobs", "Jobs"),
+    ("embeddings", "Embeddings"), ("train", "Train"), ("listen", "Listen"), ("share", "Share"),
 )
 """Ids and labels of the tabs, in the order of the work."""
+DRAWER: tuple[tuple[str, str], ...] = (
+    ("jobs", "Jobs"), ("storage", "Storage"), ("doctor", "Doctor"), ("machine", "Machine"),
+)
+"""Ids and labels of the tabs in the drawer, which lies over the page."""
+PLACES = (*TABS, *DRAWER)
+FORMER_TABS: Mapping[str, str] = {"certificate": "share"}
+"""By their former ids the tabs that took their place, for addresses that people have kept."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The Serve section of the Certificate tab: a server of OpenAI's speech API, with its address, key and an example."""
+"""The Serve section of the Share tab: a server of OpenAI's speech API, with its address, key and an example."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ui.form import Value, parse
 from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, element, join, paragraph
 from ui.page import Page
+from ui.titles import title_of
 
-TAB = "certificate"
+TAB = "share"
 _FIELDS = ("models", "host", "port", "key_file", "accept_outcome")
 _KEY_VARIABLE = "LISAN_SERVE_KEY"
 
@@ -53,7 +54,8 @@ def build(page: Page) -> None:
 
     def model_choices(view: View) -> object:
         offered = _references(page, view)
-        return choice_update(offered, view.follow("serve.models", view.values["serve.models"], offered, _newest(view)))
+        return choice_update(offered, view.follow("serve.models", view.values["serve.models"],
+                                                   [reference for _, reference in offered], _newest(view)))
 
     page.live.panel(model, model_choices, TAB)
     page.live.panel(server, server_view, TAB)
@@ -82,10 +84,12 @@ def _options(values: Sequence[Value]) -> ServeOptions:
     return parse(ServeOptions, {**settings, "models": (str(settings["models"]),)})
 
 
-def _references(page: Page, view: View) -> list[str]:
-    """Exports, runs and base models."""
+def _references(page: Page, view: View) -> list[tuple[str, str]]:
+    """Title and reference of exports, runs and base models."""
     models = catalog.list_references(page.workspace, list(view.jobs))
-    return [model.reference for model in sorted(models, key=lambda model: ("export", "run", "base").index(model.kind))]
+    kinds = ("export", "run", "base")
+    return [(title_of(page.workspace, model.reference), model.reference)
+            for model in sorted(models, key=lambda model: kinds.index(model.kind))]
 
 
 def _newest(view: View) -> str:

@@ -620,9 +620,11 @@ def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[st
     order = [entry.name for entry in CATALOG]
     bases = [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
-    return [*bases, *(  # such as `Built-in tiny model with Amharic (export:tiny-am)`
-        (f"{model.family} with {', '.join(map(job_views.language_name, model.codes))} ({model.model.reference})",
-         model.model.reference) for model in verb_form.extendable(workspace, jobs))]
+    # Such as `Built-in tiny model with Amharic (export tiny-am)`.
+    trained = [(f"{model.family} with {', '.join(map(job_views.language_name, model.codes))} "
+                f"({model.model.kind} {job_views.short_id(model.model.name)})", model.model.reference)
+               for model in verb_form.extendable(workspace, jobs)]
+    return [*bases, *trained]
 
 
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:

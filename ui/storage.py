@@ -1,11 +1,11 @@
-"""Storage tab: sizes and what depends on what, the bin, and archives of exports and runs."""
+"""Storage, in the drawer: sizes and what depends on what, the bin, and the import of archives."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,13 +14,11 @@ import gradio as gr
 from config.errors import UserError
 from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobBoard, JobState
-from core.library import catalog
 from core.sources import source_preview
 from core.submission import storage
-from core.submission.job_subjects import subject
 from core.submission.storage import BinEntry, Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
-from ui import job_views, media, records, verb_form
+from ui import job_views, records, verb_form
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
@@ -35,7 +33,7 @@ _ABOUT = {
     "upload": "Removed after the import, or after a day.",
     "cache": "Made again when needed; that costs time.",
 }
-MOST_LISTED, MOST_OFFERED, MOST_ARCHIVES = 30, 500, 5
+MOST_LISTED, MOST_OFFERED = 30, 500
 _FRESH_S, _REST = 15.0, 20  # a measurement is at least that old, and 20 times as long as it took, before the next
 
 
@@ -91,7 +89,7 @@ class Measurements:
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    verb_form.tab_header(
+    verb_form.drawer_header(
         "Storage", "Sizes as they are on the disk, and what depends on what. Deleting moves into the bin, from which "
         "everything can be restored until you empty it.")
 
@@ -136,7 +134,7 @@ def build(page: Page) -> None:
     page.on(chosen.change, show_detail, [chosen], [detail])
     page.on(delete.click, delete_items, [chosen], [notice, chosen])
     _build_bin(page, sizes)
-    _build_archives(page)
+    _build_import(page)
 
 
 def _build_bin(page: Page, sizes: Measurements) -> None:
@@ -184,26 +182,19 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
     page.on(empty.click, empty_all, [sure], [notice, sure])
 
 
-def _build_archives(page: Page) -> None:
-    gr.HTML(join((element("h2", "Archives"), paragraph(
-        "An export or a run as one file, with the hash of every file in it. A run brings the extended model and the "
-        "datasets that a resume needs, or names them.", class_="small"))))
-    with gr.Row(elem_classes="two"):
-        with gr.Column(min_width=300):
-            verb_form.build_verb_form(page, "pack", "Pack archive", first=("item", "data", "model"),
-                                      choices={"item": lambda view: list(packable(page.workspace, view))})
-            packed = gr.HTML(elem_id="pack-result")
-            page.live.panel(packed, packed_view, "storage")
-        with gr.Column(min_width=300):
-            upload = gr.File(file_count="single", type="filepath", height=120, elem_id="unpack-upload",
-                             label="Upload an archive")
-            form, _ = verb_form.build_verb_form(page, "unpack", "Import archive", first=("archive", "save_as"),
-                                                choices={})
-            notice = gr.HTML(elem_classes="notices")
-            page.on(upload.upload, partial(_save_archive, page), [upload], [notice, form.widget("archive"), upload],
-                    files=True)
-            unpacked = gr.HTML(elem_id="unpack-result")
-            page.live.panel(unpacked, verb_form.last_job_view("unpack", "What was imported appears here."), "storage")
+def _build_import(page: Page) -> None:
+    with gr.Accordion("Import an archive", open=False, elem_classes="fold", elem_id="import-archive"):
+        gr.HTML(paragraph("An export or a run that was packed on the Share tab; the hash of every file in it is "
+                          "checked.", class_="small"))
+        upload = gr.File(file_count="single", type="filepath", height=120, elem_id="unpack-upload",
+                         label="Upload an archive")
+        form, _ = verb_form.build_verb_form(page, "unpack", "Import archive", first=("archive", "save_as"),
+                                            choices={})
+        notice = gr.HTML(elem_classes="notices")
+        page.on(upload.upload, partial(_save_archive, page), [upload], [notice, form.widget("archive"), upload],
+                files=True)
+        unpacked = gr.HTML(elem_id="unpack-result")
+        page.live.panel(unpacked, verb_form.last_job_view("unpack", "What was imported appears here."), "storage")
 
 
 def _save_archive(page: Page, path: str | None) -> Sequence[object]:
@@ -212,28 +203,6 @@ def _save_archive(page: Page, path: str | None) -> Sequence[object]:
     saved = source_preview.store_upload(page.workspace, paths)
     source_preview.forget_upload(paths)
     return [NOTHING, str(saved), None]
-
-
-def packable(workspace: Workspace, view: View) -> Iterator[str]:
-    """Exports, then trainings with a checkpoint that have ended."""
-    ended = [state for state in view.jobs if not state.alive]
-    # A run that is still training could change while it is packed.
-    references = catalog.list_references(workspace, ended)
-    yield from (reference.reference for reference in references if reference.kind == "export")
-    yield from (reference.reference for reference in references if reference.kind == "run")
-
-
-def packed_view(view: View) -> Html:
-    """The newest packing, and links to the archives that were packed lately."""
-    state = view.newest("pack")
-    if state is None:
-        return job_views.empty("The archive appears here, to be downloaded.")
-    packings = [job for job in view.jobs if job.verb == "pack" and job.status == "finished" and job.result]
-    rows = [(element("a", str(job.result["archive"]), href=media.archive_url(job.id), download=True),
-             size_text(float(job.result.get("bytes") or 0)), str(job.result.get("missing") or "nothing"))
-            for job in packings[:MOST_ARCHIVES] if job.result]
-    return join((job_views.job_card(state) if state.status != "finished" else NOTHING,
-                 table(("Archive", "Size", "Not in it"), rows) if rows else NOTHING))
 
 
 def summary_view(inventory: Inventory | None, workspace: Workspace) -> Html:
@@ -293,7 +262,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
         return "unfinished, or left by a job that was killed"
     if item.kind == "run" and item.name in states:
         state = states[item.name]
-        return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
+        return (f"{job_views.VERB_TITLES[state.verb]}, {job_views.titled_subject(state)} "
                 f"({job_views.status_title(state)})")
     if item.kind == "dataset":
         dataset = records.dataset(workspace, item.name)

@@ -209,14 +209,14 @@ def status_view(view: View) -> Html:
     # A finished run can be used before its certificate is complete.
     if state.status == "finished" and records.is_unproven(state):
         usable = "" if job_views.learned_nothing(state) else "The run can be used; "
-        comes = "its certificate comes next" if proof else "see Certificate"
+        comes = "its certificate comes next" if proof else "see Share"
         note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
 
     return join((job_views.job_card(state, title, note), job_views.training_alarm(state),
                  job_views.training_outcome_view(state),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
                  job_views.plan(state.changes, "Changed at the resume"),
-                 job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
+                 job_views.run_plan(state), run_views.run_numbers(state)))
 
 
 def samples_view(view: View) -> Html:
@@ -568,8 +568,8 @@ def _build_checkpoints(page: Page) -> None:
         if not step:
             raise UserError("No checkpoint is chosen.", "Choose a step in the list.")
         entry = storage.delete(page.workspace, storage.parse(f"run:{run}@{step}"), page.live.board)
-        return [job_views.notice(f"{entry.item.reference} is in the bin. Restore it on the Storage tab."),
-                gr.update(value=None)]
+        message = f"{entry.item.reference} is in the bin. Restore it on the Storage tab (under System)."
+        return [job_views.notice(message), gr.update(value=None)]
 
     def choices(view: View, read: Callable[[Path], Iterable[object]], field: str) -> object:
         """The choices, and no value if the one that was chosen is gone: Gradio's script fails at such a value."""

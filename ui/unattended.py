@@ -82,7 +82,7 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
             "notice info", element("strong", "Not resumed automatically:"),
             element("ul", *(element("li", f"{job_views.job_title(state)}: {job_views.readable(reason)}")
                             for state, reason in withheld)),
-            paragraph("Resume it on the Jobs tab."), role="status"))
+            paragraph("Resume it on the Jobs tab (under System)."), role="status"))
 
     return join(parts)
 

@@ -74,12 +74,12 @@ def assessment_view(workspace: Workspace, source: str, language: str) -> Html:
     source = source.strip()
     if not source or source == "demo":
         return NOTHING
-    key = _key(source)
+    key = source_key(source)
     assessment = _assess(source, language, key, workspace)
     return _assessment_view(assessment, key, language) if assessment is not None else NOTHING
 
 
-def _key(source: str) -> str:
+def source_key(source: str) -> str:
     """A name of the source in its present state, for the files of its clips."""
     path = Path(source)
     stamp = path.stat().st_mtime_ns if path.exists() else 0

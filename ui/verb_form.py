@@ -56,6 +56,11 @@ def tab_header(title: str, *texts: str) -> gr.HTML:
     return gr.HTML(div("lead", element("h1", title), *(paragraph(text) for text in texts)))
 
 
+def drawer_header(title: str, *texts: str) -> gr.HTML:
+    """The title of a tab in the drawer, which lies over the page with its first heading, and its purpose."""
+    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
+
+
 def command_fold(name: str) -> gr.HTML:
     """A fold for the command that equals a form; `command_view` fills it."""
     with gr.Accordion("Command line", open=False, elem_classes="fold"):

@@ -29,6 +29,7 @@ from ui.form import OptionsForm, Value, build_form
 from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
 from ui.page import Page
+from ui.titles import base_title, title_of
 
 _SAMPLING = ("sampling.temperature", "sampling.top_k", "sampling.top_p", "sampling.min_p",
              "sampling.repetition_penalty", "sampling.guidance", "sampling.seed")
@@ -195,7 +196,7 @@ def model_title(view: View, state: JobState) -> str:
     run = view.job(name.partition("@")[0]) if kind == "run" else None
     if run is not None:
         return f"{run.job.settings.get('extension', '')} on {run.job.settings.get('dataset', '')}"
-    return f"{name} (base)" if kind == "base" else name
+    return title_of(state.job.workspace, f"{kind}:{name}")
 
 
 def _base_of(voice: ModelReference | None) -> str:
@@ -242,7 +243,7 @@ def _base_choices(workspace: Workspace, view: View) -> object:
     bases = [model for model in references(workspace, view) if model.kind == "base"]
     fitting = _named(bases, _base_of(after))
     value = fitting or _named(bases, view.values["base"]) or (bases[0] if bases else None)
-    return gr.update(choices=[(model.label, model.reference) for model in bases],
+    return gr.update(choices=[(base_title(workspace, model.name), model.reference) for model in bases],
                      value=value.reference if value else None)
 
 

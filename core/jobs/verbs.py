@@ -145,24 +145,24 @@ VERBS: Mapping[str, Verb] = {
         "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
         "--evaluation EVALUATION --kind rating", takes_device=False, needs={"evaluation": "run"}),
     "certify": Verb(
-        "Compute certificate", "core.certify", CertifyOptions, "certificate",
+        "Compute certificate", "core.certify", CertifyOptions, "share",
         "--run run:first", resumes=True,
         preempted_by=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight",
                       "resynthesize"),
         needs={"run": "reference"}),
     "export": Verb(
-        "Export", "core.export", ExportOptions, "certificate",
+        "Export", "core.export", ExportOptions, "share",
         "--run run:first --export my-voice-1", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),
     "serve": Verb(
-        "Serve speech", "core.serve", ServeOptions, "certificate",
+        "Serve speech", "core.serve", ServeOptions, "share",
         "export:my-voice-1", resumes=True, needs={"models": "reference"}),
     "push": Verb(
-        "Push to the Hub", "core.push", PushOptions, "certificate",
+        "Push to the Hub", "core.push", PushOptions, "share",
         "my-voice-1 me/my-voice", takes_device=False, resumes=True,
         needs={"export": "export"}),
     "pack": Verb(
-        "Pack archive", "core.pack", PackOptions, "storage",
+        "Pack archive", "core.pack", PackOptions, "share",
         "run:first", takes_device=False, needs={"item": "reference"}),
     "unpack": Verb(
         "Import archive", "core.unpack", UnpackOptions, "storage",

@@ -87,7 +87,7 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
     target = workspace.new_export(request.name)
     if base.lm.language_table:
         raise UserError(f"A model with a table of languages ({base.name}) cannot be restored yet.",
-                        "Train the language again: Dataset tab.")
+                        "Train the language again: Train tab.")
 
     placed = place_new_rows(base, other, matching, request.tokenizer)
     tokenizer, first_row, moved_by = placed.tokenizer, base.front_end.prefix_size, placed.moved_by

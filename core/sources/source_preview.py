@@ -84,7 +84,8 @@ def preview(source: str, language: str) -> tuple[str, ...]:
         return tuple(line.replace("the upload", "The upload", 1) if line.startswith("the upload") else line
                      for line in lines)
     except UserError as error:
-        raise UserError(_without_folder(error.message, source), _without_folder(error.hint, source)) from error
+        raise UserError(_without_folder(error.message, source), _without_folder(error.hint, source),
+                        error.kind) from error
 
 
 def read_report(folder: Path) -> ValidationReport | None:

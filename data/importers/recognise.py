@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice, product
 from pathlib import Path
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from data.importers import corpora, public_corpora, sidecars, tables, text_files
 from data.importers.rows import COLUMNS, SPLIT_NAMES, ParsedItem, ParsedUtterance, RecordingLookup, is_audio
 
@@ -319,7 +319,7 @@ def _pair(path: Path, language: str) -> SourceForm:
             raise UserError(
                 f"{path.name} is a recording without a text: no {path.stem}.srt, .vtt, .lrc or .txt is beside it.",
                 "Put its subtitles, labels or text there under the same name; or let Lisan cut and transcribe it: "
-                f"{LONG}.",
+                f"{LONG}.", ErrorKind.NO_TEXT,
             )
         audio, words = path.name, path.parent / matches[0]
     else:
@@ -359,7 +359,7 @@ def _nothing(folder: Path) -> UserError:
         return UserError(
             f"{folder} has no text for any of its recordings ({recordings}).",
             "Put a text, subtitles (SRT, VTT) or Audacity labels of the same name beside each, or give a table; or let "
-            f"Lisan cut and transcribe them: {LONG}.",
+            f"Lisan cut and transcribe them: {LONG}.", ErrorKind.NO_TEXT,
         )
     return UserError(f"{folder} is a dataset without audio: there is no recording in it.", WANTED)
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.processes import PATIENCE_S
+from ui.page import DRAWER
 
 PICTURES = Path(__file__).resolve().parents[2] / "test-output"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -144,8 +145,25 @@ def fill_opened(field: Locator, text: str) -> None:
     field.fill(text)
 
 
+FORMER_LABELS = {"Certificate": "Share"}
+"""By their former labels the tabs that took their place."""
+_IN_DRAWER = [label for _, label in DRAWER]
+
+
 def open_tab(page: Page, name: str) -> None:
-    """Open a tab by its label, also where the tab bar is too narrow to show it."""
+    """Open a tab by its label, also in the drawer, and where the tab bar is too narrow to show it."""
+    name = FORMER_LABELS.get(name, name)
+    drawer = page.locator("#drawer")
+    if name in _IN_DRAWER:
+        if not drawer.is_visible():
+            page.locator("#drawer-button button").click()
+        page.locator(f'#drawer-tabs [role="tab"]:visible:text-is("{name}")').first.click()
+        page.locator(f"#tab-{name.lower()}").wait_for(state="visible")
+        return
+    if drawer.is_visible():
+        page.locator("#drawer-close button").click()
+        drawer.wait_for(state="hidden")
+
     tab = page.locator(f'#tabs [role="tab"]:visible:text-is("{name}")').first
     if not tab.is_visible():
         tab = page.locator(f'#tabs .overflow-dropdown button:text-is("{name}")').first

@@ -112,6 +112,7 @@ def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_p
 
 def test_a_number_that_a_browser_cannot_hold_is_named(two: Two, shared_page: Visit) -> None:
     page = shared_page(two.empty, "Data")
+    page.locator("#tab-data button.label-wrap", has_text="Advanced").click()
     share = page.locator(".field-held_out input").first
     share.select_text()
     page.keyboard.insert_text("1e999")  # as pasted

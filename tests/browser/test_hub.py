@@ -96,13 +96,13 @@ def fill_repository(page: Page) -> None:
 
 def test_an_export_is_pushed_and_its_address_shown(scene: Scene, open_page: Visit, take: Take) -> None:
     write_export(scene.workspace)
-    page = open_page(scene.app.url + "?tab=certificate")
+    page = open_page(scene.app.url + "?tab=share")
     page.get_by_role("button", name="Push to the Hub").click()
     fill_repository(page)
     page.locator("#push").click()
     expect(page.locator("#push-result")).to_contain_text(f"{scene.hub.url}/me/amharic")
     expect(page.locator("#push-result")).to_contain_text("its owner")
-    open_tab(page, "Certificate")
+    open_tab(page, "Share")
     take(page, "push-1280-light")
     assert scene.hub.repositories["me/amharic"].private
 
@@ -137,9 +137,9 @@ def test_a_missing_token_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     workspace = Workspace.open(tmp_path / "workspace")
     write_export(workspace)
     with served(workspace.path) as app:
-        page = open_page(app.url + "?tab=certificate")
+        page = open_page(app.url + "?tab=share")
         page.get_by_role("button", name="Push to the Hub").click()
         fill_repository(page)
         page.locator("#push").click()
-        expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("HF_TOKEN is not set")
+        expect(page.locator("#tab-share [role=alert]").first).to_contain_text("HF_TOKEN is not set")
     assert workspace.list_runs() == []

@@ -146,6 +146,6 @@ def addresses(sides: Locator) -> list[str]:
 
 def proof(page: Page, take: Take) -> None:
     """The certificate is there, and every check is green."""
-    open_tab(page, "Certificate")
+    open_tab(page, "Share")
     expect(page.locator("#proof")).to_contain_text("checks passed", timeout=CHAIN_S * 1000)
     take(page, "main-certificate")

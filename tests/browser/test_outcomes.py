@@ -30,9 +30,9 @@ NINE = {  # what once looked fine: the tab, the place, and the words of a silent
     "play buttons": ("Train", "#run-samples", "no speech"),
     "error rates of the old languages": ("Listen", "#clips", SILENT_WORDS),
     "MOS of silence": ("Listen", "#evaluation", SILENT_WORDS),
-    "no long silence in silence": ("Listen", "#evaluation td[data-name^='run:']", "100.0%"),
-    "all checks passed": ("Certificate", "#proof .half.new", SILENT_WORDS),
-    "export finished": ("Certificate", "#export-result", SILENT_WORDS),
+    "no long silence in silence": ("Listen", "#evaluation td[data-name*='(run ']", "100.0%"),
+    "all checks passed": ("Share", "#proof .half.new", SILENT_WORDS),
+    "export finished": ("Share", "#export-result", SILENT_WORDS),
 }
 
 

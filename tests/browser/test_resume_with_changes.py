@@ -81,7 +81,7 @@ def test_a_run_returns_to_a_checkpoint_with_other_options(scene: tuple[App, Job]
     expect(page.locator("#run-checkpoints")).to_contain_text("400")
     choose(page, "pin-step", "200")
     page.locator("#delete-checkpoint").click()
-    expect(page.locator("body")).to_contain_text(f"run:{job.id}@200 is in the bin. Restore it on the Storage tab.")
+    expect(page.locator("body")).to_contain_text(f"run:{job.id}@200 is in the bin. Restore it on the Storage tab")
     assert checkpoint_names.checkpoint_steps(job.directory) == [100, 300, 400]
 
     page.locator("#resume-changes > button").click()

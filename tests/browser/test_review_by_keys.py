@@ -70,6 +70,9 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
     with served(tmp_path) as app:
         page = open_page(app.url + "?tab=data")
         try:
+            reach(page, "#review-fold > button")
+            expect(page.locator("#review-fold > button")).to_contain_text("first, 1 of 12 clips with findings")
+            page.keyboard.press("Enter")
             expect(page.locator("#review-table .clip")).to_have_count(10)
             reach(page, "#review-table .clip")
             assert current(page) == "c00"  # the worst
@@ -114,6 +117,7 @@ def test_what_is_typed_for_one_dataset_stays_with_it(tmp_path: Path, open_page: 
         dataset(workspace, name)
     with served(tmp_path) as app:
         page = open_page(app.url + "?tab=data", NARROW, "dark")
+        page.locator("#review-fold > button").click()
         text = page.locator('#review-table [data-clip="c02"] textarea')
         expect(text).to_have_value(said("first", 2))
         text.press("Control+a")

@@ -78,7 +78,7 @@ def test_a_certificate_in_the_making_is_called_so(
         take(page, f"certifying-{tab.lower()}-{size[0]}-{scheme}")
     open_tab(page, "Listen")
     expect(page.locator("#listen-finetuned input")).to_have_value(re.compile("step 300.*not proven yet"))
-    open_tab(page, "Certificate")
+    open_tab(page, "Share")
     expect(page.locator("#proof")).to_contain_text("Not proven yet")
     expect(page.locator("#proof")).to_contain_text("18 of 40 sentences")
     expect(page.locator("#unproven")).to_be_visible()

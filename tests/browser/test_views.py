@@ -19,10 +19,11 @@ from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take, choose, fill_opened, open_tab, wait_until
 from tests.serving import App, served
 from ui import comparison_views, job_views, web_surface
-from ui.page import TABS
+from ui.page import PLACES
+from ui.titles import title_of
 
 pytestmark = pytest.mark.browser
-LABELS = [label for _, label in TABS]
+LABELS = [label for _, label in PLACES]
 
 
 @dataclass(frozen=True)
@@ -218,11 +219,11 @@ def test_the_equal_command_follows_the_form(scene: Scene, shared_page: Visit) ->
 
 
 def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, shared_page: Visit) -> None:
-    page = shared_page(scene.app.url, "Certificate")
+    page = shared_page(scene.app.url, "Share")
     expect(page.locator("#proof")).to_contain_text("1 of 9 checks failed")
     before = scene.workspace.list_runs()
     page.locator("#export").click()
-    expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("prefix_rows")
+    expect(page.locator("#tab-share [role=alert]").first).to_contain_text("Embeddings of the old languages")
     assert scene.workspace.list_runs() == before
 
 
@@ -357,7 +358,8 @@ def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_pag
     expect(page.locator("#clips")).to_contain_text("CER 91%")
     assert len((scene.workspace.path / "votes.jsonl").read_text().splitlines()) == 1
     [vote] = comparison_views.read_votes(scene.workspace.path / "votes.jsonl")
-    chosen, other = (vote.base, vote.finetuned)[::1 if vote.choice == "base" else -1]
+    models = [title_of(scene.workspace, reference) for reference in (vote.base, vote.finetuned)]
+    chosen, other = models[::1 if vote.choice == "base" else -1]
     expect(page.locator(".notices")).to_contain_text([f"You chose A; A was {chosen}, B was {other}. Saved"])
 
 

@@ -122,7 +122,7 @@ def choose_language(page: Page, name: str) -> None:
 
 def export(page: Page, workspace: Workspace, model: str) -> None:
     done(page, workspace, "certify", 3)
-    open_tab(page, "Certificate")
+    open_tab(page, "Share")
     expect(page.locator("#proof")).to_contain_text("checks passed")
     expect(page.locator("#export-name input, #export-name textarea")).to_have_value(f"{model}-am")
     page.locator("#accept-learning input").check()  # three steps teach nothing, so the export asks for a word

@@ -49,7 +49,7 @@ from tests.unit.hub_model import Recorder
 from ui import storage as storage_page
 from ui.evaluation import listening_view
 from ui.live import Live, View
-from ui.page import TABS
+from ui.page import PLACES
 
 PATIENCE_S = 60.0
 QUICK = ("deep YAML", "deep lists of YAML", "deep JSON", "aliases", "a pipe", "a folder", "a link out", "not UTF-8",
@@ -88,7 +88,7 @@ def answers(page: ServedPage, job: str = foreign_workspace.RUN) -> str:
         chosen = {"run": foreign_workspace.RUN, "job": job}
         values = [chosen.get(name, getattr(widget, "value", None)) for name, widget in live.watched.items()]
         try:
-            for name, _label in TABS:
+            for name, _label in PLACES:
                 refreshed = live.refresh(name, {}, {}, *values)
                 found.append(repr(refreshed))
                 assert not [html for html in refreshed if isinstance(html, str) and "<script>alert" in html]

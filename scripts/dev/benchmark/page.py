@@ -79,8 +79,8 @@ print("{READY}" + page.local_url, flush=True)
 page.block_thread()
 """
 _TICK_S = 1.0
-TABS = ("Start", "Model", "Data", "Tokenizer", "Embeddings", "Train", "Listen", "Certificate", "Doctor", "Storage",
-        "Jobs")
+TABS = ("Start", "Model", "Data", "Tokenizer", "Embeddings", "Train", "Listen", "Share", "Jobs", "Storage", "Doctor",
+        "Machine")
 _WORKER = "worker"
 _TIMEOUT_S = 600.0
 _KEPT_OPEN_S = 3.0  # the server closes a connection after five seconds without a request

@@ -286,7 +286,7 @@ def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
     assert "CER 20%" in shown
     assert shown.count("original recordings: CER 2.0%") == 2
     assert "Before" in shown
-    assert "run:one" in shown
+    assert "run one" in shown
 
 
 def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
@@ -310,7 +310,7 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
                            "audio/speech.png"),)
     state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"recordings_cer": 0.025})
     shown = comparison_views.comparison(state, records.originals(state), True)
-    for part in ("<strong>Speech</strong>", "base:tiny", "CER 10%", "original recordings: CER 2.5%"):
+    for part in ("<strong>Speech</strong>", "Built-in tiny model", "CER 10%", "original recordings: CER 2.5%"):
         assert part in shown
     assert "one model takes" in comparison_views.length_notice("A boat. " * 60, [state])
 
@@ -318,7 +318,7 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
 def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
     state = comparison()
     hidden = comparison_views.comparison(state, {}, True)
-    for telling in ("Before", "After", "run:one", "CER", "Transcript"):
+    for telling in ("Before", "After", "run one", "CER", "Transcript"):
         assert telling not in hidden
     assert "Sample A" in hidden
     assert "CER" in comparison_views.comparison(state, {}, True, frozenset({0}))
@@ -451,13 +451,13 @@ def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> No
     result = {"export": "mine", "path": "exports/mine", "ref": "export:mine", "run": "first", "step": 800, "files": 12,
               "overridden": "prefix_rows", "error_am": 0.162, "prefix_rows": "failed", "base_logits": "passed"}
     shown = certificate.exported_view(result)
-    for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%",
-                 "1 passed, 1 failed, overridden (prefix rows)"):
+    for part in ("exports/mine", "export mine", "800", "CER, Amharic", "16.2%",
+                 "1 passed, 1 failed, overridden (Embeddings of the old languages)"):
         assert part in shown
     assert shown.count("exports/mine") == 1
     passed = {**result, "prefix_rows": "passed"}
     assert ">2 passed, 1 measured<" in certificate.exported_view({**passed, "character_error_rates": "measured"})
-    assert "2 passed, 1 not proven (base languages)" in certificate.exported_view(
+    assert "2 passed, 1 not proven (Old languages compared)" in certificate.exported_view(
         {**passed, "base_languages": "not proven"})
 
 
@@ -510,7 +510,7 @@ def test_what_was_spoken_is_known_by_when_what_and_who() -> None:
     view = View("listen", {"pair": ""}, (own, run))
     for state, title in ((own, "ሰላም and 1 more, tiny-am on mine"), (heard, "ቡና, tiny-am on mine"),
                          (chosen_by_itself, "a sentence per language, tiny-am on mine"),
-                         (alone, "Hello, tiny (base)")):
+                         (alone, "Hello, Built-in tiny model")):
         told = voice_settings.pair_title(view, state)
         assert told.endswith(f"  {title}")
         assert "abcd" not in told
@@ -550,7 +550,8 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
      "Read them, then accept them (tick the box)."),
     ("Give --models base:tiny --models run:ID.", "Give “Models”: base:tiny, “Models”: run:ID."),
     ("Get it first: Model tab, or python -m scripts.download.", "Get it first: Model tab."),
-    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.", "It is there: Storage tab."),
+    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.",
+     "It is there: Storage tab (under System)."),
     ("cut it: Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe.",
      "cut it: Long recordings on the Data tab."),
     ("Evaluate again: python -m scripts.evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),

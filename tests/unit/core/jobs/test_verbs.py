@@ -13,7 +13,7 @@ from core.jobs import verbs
 from core.jobs.reporter import Reporter
 from core.jobs.verbs import SYNTHESIS_VERBS, VERBS
 from core.workspace import Workspace
-from ui.page import TABS
+from ui.page import PLACES
 
 ROOT = Path(__file__).resolve().parents[4]
 MADE = {kind for verb in VERBS.values() for kind in verb.makes.values()}
@@ -32,7 +32,7 @@ def test_a_verb_runs_its_own_options(name: str) -> None:
 def test_what_the_table_says_of_a_verb_is_there(name: str) -> None:
     verb = VERBS[name]
     assert verb.title
-    assert verb.tab in dict(TABS)
+    assert verb.tab in dict(PLACES)
     fields = set(verb.options.model_fields)
     assert set(verb.needs) <= fields
     assert set(verb.makes) <= fields | {"job"}

@@ -163,7 +163,7 @@ def buildable(workspace: Workspace) -> list[str]:
 def test_the_page_offers_it_and_makes_a_chain_of_it(extended: Workspace) -> None:
     states = tuple(JobBoard(extended).states())
     labels = {name: label for label, name in start.models(extended, states)}
-    assert labels[f"run:{RUN}"] == f"Built-in tiny model with Amharic (run:{RUN})"
+    assert labels[f"run:{RUN}"] == f"Built-in tiny model with Amharic (run {RUN})"
     assert model_info.matching_tokenizers(extended, f"run:{RUN}") == ["tiny-am-el"]
     assert model_info.matching_tokenizers(extended, "tiny") == ["tiny-am"]
     assert verb_form.tokenizer_name(extended, f"run:{RUN}", "demo-el") == "tiny-am-el"

@@ -1,0 +1,115 @@
+/* The open tab: the address keeps it, so that a reload opens the same one. The drawer lies over the page at the right;
+   its tabs are those of #drawer-tabs. */
+(() => {
+  const drawer = () => document.getElementById("drawer");
+  const isOpen = () => document.body.classList.contains("drawer-open");
+  const selected = (bar) => {
+    const tab = document.querySelector(`${bar} > .tab-wrapper [role="tab"][aria-selected="true"]`);
+    return tab ? tab.dataset.tabId : "";
+  };
+  window.lisanShownTab = () => selected(isOpen() ? "#drawer-tabs" : "#tabs") || "start";
+  window.lisanRememberTab = () => setTimeout(() => {
+    const name = window.lisanShownTab();
+    const address = new URL(window.location.href);
+    address.searchParams.set("tab", name);
+    if (address.href !== window.location.href) window.history.replaceState(null, "", address);
+  }, 60);
+  document.addEventListener("click", (event) => {
+    if (event.target.closest && event.target.closest('[role="tab"], .overflow-dropdown button')) window.lisanRememberTab();
+  });
+
+  const show = (open, focus) => {
+    const panel = drawer();
+    if (!panel || open === isOpen()) return;
+    document.body.classList.toggle("drawer-open", open);
+    panel.setAttribute("role", "dialog");
+    panel.setAttribute("aria-modal", "true");
+    panel.setAttribute("aria-labelledby", "drawer-title");
+    for (const other of panel.parentElement.children) if (other !== panel) other.inert = open;
+    const opener = document.querySelector("#drawer-button button");
+    opener.setAttribute("aria-expanded", open);
+    if (focus) (open ? panel.querySelector('[role="tab"][aria-selected="true"]') : opener).focus();
+  };
+  const change = (open) => {
+    show(open, true);
+    document.getElementById("shown-tab").click();  // the app draws what is shown now
+    window.lisanRememberTab();
+  };
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest) return;
+    if (event.target.closest("#drawer-button button")) change(true);
+    else if (event.target.closest("#drawer-close button")) change(false);
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (isOpen() && !event.target.closest("#drawer")) change(false);
+  });
+  document.addEventListener("keydown", (event) => {
+    const field = event.target.matches && event.target.matches("input, textarea");  // it closes its own list
+    if (event.key === "Escape" && isOpen() && !field) change(false);
+  });
+  /* An address of one of its tabs opens the drawer; the app selects the tab. */
+  const asked = new URL(window.location.href).searchParams.get("tab");
+  const waiting = setInterval(() => {
+    const tabs = [...document.querySelectorAll("#drawer-tabs > .tab-wrapper [role=tab]")];
+    if (!tabs.length || !document.getElementById("live-tick")) return;
+    clearInterval(waiting);
+    if (tabs.some((tab) => tab.dataset.tabId === asked)) show(true, false);
+  }, 50);
+})();
+
+/* The state of each tab, which the app knows: a mark on it, and a name that a screen reader says. */
+(() => {
+  const paint = () => {
+    const box = document.querySelector("#tab-states [data-states]");
+    if (!box) return;
+    const states = JSON.parse(box.dataset.states);
+    const byLabel = Object.fromEntries(Object.values(states).map((tab) => [tab.label, tab]));
+    for (const button of document.querySelectorAll(
+      ":is(#tabs, #drawer-tabs) > .tab-wrapper :is([role=tab], .overflow-dropdown button)")) {
+      const tab = byLabel[button.textContent.trim()] || states[button.dataset.tabId];
+      if (!tab || button.getAttribute("aria-label") === tab.description) continue;
+      button.dataset.state = tab.state;
+      button.setAttribute("aria-label", tab.description);
+      button.title = tab.description;
+    }
+    const opener = document.querySelector("#drawer-button button");
+    const inside = ["jobs", "storage", "doctor", "machine"].map((name) => states[name]).filter(Boolean);
+    const shown = ["attention", "running"].find((state) => inside.some((tab) => tab.state === state)) || "";
+    if (opener && opener.dataset.state !== shown) opener.dataset.state = shown;
+  };
+  new MutationObserver(paint).observe(document, {childList: true, subtree: true, attributeFilter: ["data-states"]});
+})();
+
+/* Arrow keys, Home and End move in a list of tabs, of which one is reached with Tab (WAI-ARIA, tabs). The link before the
+   header skips to what the open tab shows. */
+(() => {
+  const lists = ":is(#tabs, #drawer-tabs) > .tab-wrapper [role=tablist]";
+  const list = (bar) => [...bar.querySelectorAll("[role=tab]")].filter((tab) => tab.offsetParent);
+  const roving = () => {
+    for (const bar of document.querySelectorAll(lists)) for (const tab of list(bar)) {
+      const reached = tab.getAttribute("aria-selected") === "true" ? "0" : "-1";
+      if (tab.getAttribute("tabindex") !== reached) tab.setAttribute("tabindex", reached);
+    }
+  };
+  document.addEventListener("keydown", (event) => {
+    const tab = event.target.closest && event.target.closest(`${lists} [role=tab]`);
+    if (!tab || event.ctrlKey || event.metaKey || event.altKey) return;
+    const tabs = list(tab.closest("[role=tablist]")), at = tabs.indexOf(tab);
+    const to = {ArrowRight: (at + 1) % tabs.length, ArrowLeft: (at + tabs.length - 1) % tabs.length, Home: 0,
+                End: tabs.length - 1}[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    tabs[to].focus();
+    tabs[to].click();
+  });
+  document.addEventListener("click", (event) => {
+    if (!event.target.matches || !event.target.matches(".skip-link")) return;
+    event.preventDefault();
+    const panel = [...document.querySelectorAll("#tabs [role=tabpanel]")].find((one) => one.offsetParent);
+    if (!panel) return;
+    panel.setAttribute("tabindex", "-1");
+    panel.focus();
+    panel.scrollIntoView({block: "start"});
+  });
+  new MutationObserver(roving).observe(document, {childList: true, subtree: true, attributeFilter: ["aria-selected"]});
+})();
