@@ -29,6 +29,7 @@ from ui import (
     storage,
     tokenizer,
     train,
+    translations,
     unattended,
     web_surface,
 )
@@ -55,7 +56,7 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
         tab = gr.State("start")
         gr.HTML(_BEFORE_HEADER, elem_id="skip")
         header = gr.HTML(_header(NOTHING), elem_id="header")
-        gr.HTML(_NOTIFY, elem_id="notify")
+        gr.HTML(join((translations.chooser(), _NOTIFY)), elem_id="notify")
 
         # The notices above the tabs are drawn on every tab.
         live.panel(header, lambda view: header_view(view, machine_line(gpus(), workspace)))
@@ -188,7 +189,7 @@ def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = (_HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
+SCRIPTS = (_HERE / "translate.js", _HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
 
 _PINE = Color(
     name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",
@@ -256,5 +257,6 @@ def head() -> str:
     return (
         "<link rel='preload' href='media/font.woff2' as='font' type='font/woff2' crossorigin>"
         f"<style>{font}{STYLE_SHEET.read_text(encoding='utf-8')}</style>"
+        + f"<script>{translations.script()}</script>"
         + "".join(f"<script>{script.read_text(encoding='utf-8')}</script>" for script in SCRIPTS)
     )
