@@ -189,7 +189,7 @@ def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = (_HERE / "translate.js", _HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
+SCRIPTS = tuple(_HERE / f"{name}.js" for name in ("translate", "page", "review", "sample_grid", "compare"))
 
 _PINE = Color(
     name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",

@@ -8,6 +8,7 @@
   const SKIPPED = "script, style, pre, textarea, code, [translate=no], body [lang]";
   const CHOICE = "input[role=listbox], input[role=combobox]";
   const SENTENCE_END = /(?<=[.!?])\s+(?=[^\sa-z])/;
+  const FINISHED = /[.!?]$/;
   const NUMBER = "([+\\-\u2212]?\\d[\\d.,]*%?)";  // what a place with a name of one letter takes
   const LARGEST_MEMORY = 4000;
   const tables = window.lisanTables || {};
@@ -39,7 +40,7 @@
       const quoted = literals.map((text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
       const places = names.map((name) => name.length === 1 ? NUMBER : "(.+?)");
       const pattern = {regex: new RegExp(`^${quoted.map((text, at) => text + (places[at] || "")).join("")}$`, "s"), names, shown,
-                       size: literals.join("").length};
+                       size: literals.join("").length, ends: FINISHED.test(source)};
       const word = /^\S+(?=\s)/.exec(literals[0]);
       if (!word) { loose.push(pattern); continue; }
       if (!by_word.has(word[0])) by_word.set(word[0], []);
@@ -55,8 +56,8 @@
     if (exact !== undefined) return exact;
     const word = /^\S+(?=\s)/.exec(text);
     for (const patterns of [(word && texts.by_word.get(word[0])) || [], texts.loose]) {
-      for (const {regex, names, shown} of patterns) {
-        const found = regex.exec(text);
+      for (const {regex, names, shown, ends} of patterns) {
+        const found = (ends || !FINISHED.test(text)) && regex.exec(text);  // a label's place takes no whole sentence
         if (!found) continue;
         const values = Object.fromEntries(names.map((name, at) => [name, fill(found[at + 1])]));
         return shown.replace(/\{(\w+)\}/g, (place, name) => name in values ? values[name] : place);
@@ -81,16 +82,13 @@
     const known = memory.get(text);
     if (known) return known;
     const plain = inner.replace(/\s+/g, " ");
-    let shown = one(plain), whole = shown !== null;
-    if (!whole) {
-      const sentences = plain.split(SENTENCE_END).map((sentence) => [sentence, one(sentence)]);
-      whole = sentences.every(([, found]) => found !== null);
-      shown = sentences.map(([sentence, found]) => found ?? sentence).join(" ");
-      if (sentences.length === 1 && !whole) {
-        const parts = plain.split(" · ").map((part) => [part, one(part)]);
-        whole = parts.every(([part, found]) => found !== null || !/[A-Za-z]{2}/.test(part));
-        shown = parts.map(([part, found]) => found ?? part).join(" · ");
-      }
+    const sentences = plain.split(SENTENCE_END).map((sentence) => [sentence, one(sentence)]);
+    let whole = sentences.every(([, found]) => found !== null);
+    let shown = sentences.map(([sentence, found]) => found ?? sentence).join(" ");
+    if (sentences.length === 1 && !whole) {
+      const parts = plain.split(" · ").map((part) => [part, one(part)]);
+      whole = parts.every(([part, found]) => found !== null || !/[A-Za-z]{2}/.test(part));
+      shown = parts.map(([part, found]) => found ?? part).join(" · ");
     }
     const result = {shown: text.slice(0, text.indexOf(inner)) + shown + text.slice(text.indexOf(inner) + inner.length),
                     whole};

@@ -31,15 +31,16 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\sa-z])")
 _PLACE = re.compile(r"\{\w+\}")
 _NUMBER = r"([+\-\u2212]?\d[\d.,]*%?)"
 _ATTRIBUTES = frozenset((
-    "class_", "elem_id", "elem_classes", "id", "js", "href", "src", "style", "viewBox", "type", "role", "variant", "size",
-    "key", "name", "lang", "dir", "d", "transform", "fill", "stroke", "points", "rel", "target", "api_visibility",
+    "class_", "elem_id", "elem_classes", "id", "js", "href", "src", "style", "viewBox", "type", "role", "variant",
+    "size", "key", "name", "lang", "dir", "d", "transform", "fill", "stroke", "points", "rel", "target",
+    "api_visibility",
     "download", "method", "action", "encoding", "help", "metavar", "dest", "prog", "media_type", "headers", "kind",
     "tab", "verb", "formats", "file_types", "sources", "scope", "field", "unit_key", "program", "command"))
 """Keywords whose values nobody reads on the page; `help` is of the command line."""
 _UNREAD_CALLS = frozenset((
     "compile", "match", "fullmatch", "search", "sub", "split", "partition", "rpartition", "startswith", "endswith",
-    "removeprefix", "removesuffix", "strip", "lstrip", "rstrip", "replace", "get", "getattr", "hasattr", "setattr", "open",
-    "joinpath", "glob", "rglob", "encode", "decode", "debug", "info", "warning", "error", "exception", "pop",
+    "removeprefix", "removesuffix", "strip", "lstrip", "rstrip", "replace", "get", "getattr", "hasattr", "setattr",
+    "open", "joinpath", "glob", "rglob", "encode", "decode", "debug", "info", "warning", "error", "exception", "pop",
     "add_argument", "ArgumentParser", "import_module", "getLogger", "with_name", "with_suffix", "ValueError",
     "AssertionError", "TypeError", "KeyError", "RuntimeError", "NotImplementedError", "AttributeError", "IndexError",
     "TypeVar", "environ", "run", "Popen", "print", "write", "write_text", "NewType", "namedtuple"))
@@ -208,14 +209,15 @@ class Matcher:
 
     def __init__(self, table: TextTable) -> None:
         self.exact = {**table.values, **table.texts}
-        self.patterns = [pattern_of(text) for text in self.exact if _PLACE.search(text)]
+        self.patterns = [(pattern_of(text), text[-1] in ".!?") for text in self.exact if _PLACE.search(text)]
         self.normal = {_PLACE.sub("{}", text) for text in self.exact}
 
     def has(self, text: str) -> bool:
         """`text` is a sentence of the page, or a template of the code."""
         if text in self.exact or _PLACE.sub("{}", text) in self.normal:
             return True
-        return any(pattern.fullmatch(text) for pattern in self.patterns)
+        # A label's place takes no whole sentence.
+        return any(pattern.fullmatch(text) for pattern, ends in self.patterns if ends or text[-1:] not in ".!?")
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
@@ -274,8 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", metavar="URL", action="append", default=[],
                         help="read the texts of this running page too; may be repeated")
     parser.add_argument("--missing", metavar="LANGUAGE", help="print the texts that this table lacks")
-    parser.add_argument("--unused", metavar="LANGUAGE", help="print the texts of this table that no code and no page has")
-    parser.add_argument("--json", action="store_true", help="print the texts of --missing as JSON, with their locations")
+    parser.add_argument("--unused", metavar="LANGUAGE", help="print the texts of this table that nothing has")
+    parser.add_argument("--json", action="store_true", help="print the texts of --missing as JSON")
     given = parser.parse_args(arguments)
     code = code_texts()
     page = [sentence for url in given.page for text in page_texts(url) for sentence in sentences(text)]
