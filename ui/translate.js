@@ -12,7 +12,7 @@
   const NUMBER = "([+\\-\u2212]?\\d[\\d.,]*%?)";  // what a place with a name of one letter takes
   const LARGEST_MEMORY = 4000;
   const tables = window.lisanTables || {};
-  const preferences = [...(navigator.languages || [])];
+  const preferences = window.lisanPreferences || [];  // of the browser, see early.js
   const sources = new WeakMap();  // by node or attribute owner: what the app wrote, and what is shown instead
   let language = SOURCE, table = null, memory = new Map(), observer = null;
 
@@ -275,9 +275,6 @@
     if (table && target.matches(CHOICE)) setTimeout(() => table && translate_choice(target), 200);
   }, true);
 
-  /* Gradio has a few texts of its own, and writes them in the browser's language (6.31): English, as all the others. */
-  Object.defineProperty(navigator, "language", {value: SOURCE, configurable: true});
-  Object.defineProperty(navigator, "languages", {value: [SOURCE], configurable: true});
   const first = preferred();
   if (first !== SOURCE) use(first);
 })();

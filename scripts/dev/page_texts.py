@@ -30,6 +30,8 @@ PAGE, OPTIONS, SERVER = "page", "options", "server"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\sa-z])")
 _PLACE = re.compile(r"\{\w+\}")
 _NUMBER = r"([+\-\u2212]?\d[\d.,]*%?)"
+_CODE_TEXT = re.compile(r"[<>{}\\]|\w_\w|^--|^\.|https?://|^[#@]|^(SELECT|INSERT|CREATE|DELETE|UPDATE|ORDER|OFFSET)\b|'self'")
+"""Markup, names in code, options, addresses, SQL and the content security policy."""
 _ATTRIBUTES = frozenset((
     "class_", "elem_id", "elem_classes", "id", "js", "href", "src", "style", "viewBox", "type", "role", "variant",
     "size", "key", "name", "lang", "dir", "d", "transform", "fill", "stroke", "points", "rel", "target",
@@ -69,7 +71,7 @@ def sentences(text: str) -> list[str]:
 def is_read(text: str, plain_words: bool) -> bool:
     """Whether a text is one that people read: words, not a name or a pattern of the code."""
     words = re.sub(r"`[^`]*`|\{\w+\}", " ", text)
-    if not re.search(r"[A-Za-z]{2}", words) or re.search(r"[<>{}\\]|\w_\w|^--|^\.|https?://|^[#@]", words):
+    if not re.search(r"[A-Za-z]{2}", words) or _CODE_TEXT.search(words):
         return False
     if " " in text.strip():
         return bool(re.search(r"[A-Za-z]{2,}", words))
