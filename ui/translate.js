@@ -8,6 +8,7 @@
   const SKIPPED = "script, style, pre, textarea, code, [translate=no], body [lang]";
   const CHOICE = "input[role=listbox], input[role=combobox]";
   const SENTENCE_END = /(?<=[.!?])\s+(?=[^\sa-z])/;
+  const NAME = /[\w@.:/()-]*[\d_/:@][\w@.:/()-]*/g;  // an id, a path, a time
   const FINISHED = /[.!?]$/;
   const NUMBER = "([+\\-\u2212]?\\d[\\d.,]*%?)";  // what a place with a name of one letter takes
   const LARGEST_MEMORY = 4000;
@@ -38,7 +39,7 @@
       const names = parts.filter((_, at) => at % 2);
       const literals = parts.filter((_, at) => at % 2 === 0);
       const quoted = literals.map((text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-      const places = names.map((name) => name.length === 1 ? NUMBER : "(.+?)");
+      const places = names.map((name) => name.length === 1 ? NUMBER : /^id\d*$/.test(name) ? "(\\S+)" : "(.+?)");
       const pattern = {regex: new RegExp(`^${quoted.map((text, at) => text + (places[at] || "")).join("")}$`, "s"), names, shown,
                        size: literals.join("").length, ends: FINISHED.test(source)};
       const word = /^\S+(?=\s)/.exec(literals[0]);
@@ -85,10 +86,13 @@
     const sentences = plain.split(SENTENCE_END).map((sentence) => [sentence, one(sentence)]);
     let whole = sentences.every(([, found]) => found !== null);
     let shown = sentences.map(([sentence, found]) => found ?? sentence).join(" ");
-    if (sentences.length === 1 && !whole) {
-      const parts = plain.split(" · ").map((part) => [part, one(part)]);
-      whole = parts.every(([part, found]) => found !== null || !/[A-Za-z]{2}/.test(part));
-      shown = parts.map(([part, found]) => found ?? part).join(" · ");
+    // A list, such as the parts of a job's title, is translated if all of its words are known.
+    for (const between of [" · ", ", "]) {
+      if (whole || sentences.length > 1 || !plain.includes(between)) continue;
+      const parts = plain.split(between).map((part) => [part, one(part)]);
+      if (!parts.every(([part, found]) => found !== null || !/[A-Za-z]{2}/.test(part.replace(NAME, "")))) continue;
+      whole = true;
+      shown = parts.map(([part, found]) => found ?? part).join(language === "am" ? between.replace(",", "፣") : between);
     }
     const result = {shown: text.slice(0, text.indexOf(inner)) + shown + text.slice(text.indexOf(inner) + inner.length),
                     whole};

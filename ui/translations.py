@@ -3,7 +3,7 @@
 The app writes English, and `translate.js` replaces sentences in the browser. A table is `ui/texts/CODE.json`:
 
 - `texts`: English sentences with their translations. A place such as {name} takes what is put in there as it is;
-  a place of one letter, such as {n}, takes a number only.
+  a place of one letter, such as {n}, takes a number only, and {id}, {id2} take one word.
 - `values`: what may stand in a place and has a translation too, such as "{n} clips" or "finished".
 - `read_by`: the speaker who has read the table. While it is empty the page says that the translation is a draft.
 - `glossary`: the words that the translations use for terms.

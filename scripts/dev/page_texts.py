@@ -225,7 +225,8 @@ class Matcher:
 def pattern_of(text: str) -> re.Pattern[str]:
     """The expression for a text with places."""
     parts = re.split(r"\{(\w+)\}", text)
-    places = (_NUMBER if len(part) == 1 else "(.+?)" for part in parts[1::2])
+    places = (_NUMBER if len(name) == 1 else r"(\S+)" if re.fullmatch(r"id\d*", name) else "(.+?)"
+              for name in parts[1::2])
     return re.compile("".join(re.escape(part) + place for part, place in zip(parts[::2], [*places, ""], strict=True)),
                       re.DOTALL)
 
