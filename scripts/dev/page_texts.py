@@ -51,6 +51,16 @@ _SPOKEN_ERRORS = ("ValueError",)
 _OPTION_WORDS = ("title", "description")
 
 
+_NOT_SHOWN = re.compile(
+    r"Segoe UI|Roboto|Helvetica Neue|Arial|Menlo|Consolas|(SF|Liberation) (Mono|Sans)|Lisan Ethiopic"  # fonts
+    r"|by id|suspended|\||estimate badge bad|0 0 0 3px .*|background-color .*|attachment; .*|object-src.*"
+    r"|.*frame-ancestors.*|window\.lisanTables .*|clip1\.wav.*|.*--allow-host lisan.*"
+    r"|.*--root-path.* is not a host name\.")
+"""Names of fonts, keys, headers and styles, and what only a terminal shows."""
+_RULE_FIELDS = Path("config/text_rules.py")
+"""What its fields mean is in a rules file, not on the page."""
+
+
 @dataclass(frozen=True)
 class Text:
     """A sentence of the code."""
@@ -89,7 +99,7 @@ def code_texts(root: Path = ROOT) -> list[Text]:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             for match in re.finditer(r"""lisan(?:ShowFault|Text)\(.*?(?:"([^"]+)"|`([^`]+)`)""", line):
                 named = re.sub(r"\$\{[^}]*\}", "{value}", match[1] or match[2])
-                for sentence in sentences(named):
+                for sentence in filter(lambda sentence: not _NOT_SHOWN.fullmatch(sentence), sentences(named)):
                     texts.setdefault(sentence, Text(sentence, PAGE, f"{path.relative_to(root)}:{number}"))
     return list(texts.values())
 
@@ -101,7 +111,9 @@ def module_texts(path: Path, root: Path) -> Iterator[Text]:
     for node, origin in _strings(tree, in_page):
         text = template(node)
         for sentence in sentences(text):
-            if is_read(sentence, in_page or origin == OPTIONS):
+            if not is_read(sentence, in_page or origin == OPTIONS) or _NOT_SHOWN.fullmatch(sentence):
+                continue
+            if origin != OPTIONS or path.relative_to(root) != _RULE_FIELDS:
                 yield Text(sentence, origin, f"{path.relative_to(root)}:{node.lineno}")
 
 
