@@ -21,9 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ui.translations import TextTable, tables
-
 ROOT = Path(__file__).resolve().parents[2]
+TABLES = ROOT / "ui" / "texts"
 PAGE, OPTIONS, SERVER = "page", "options", "server"
 """Where a text comes from: the modules of the page, titles and help of options, sentences of the other modules."""
 
@@ -218,10 +217,25 @@ def _strings(tree: ast.Module, in_page: bool) -> Iterator[tuple[ast.expr, str]]:
         yield from visit(statement, server)
 
 
+@dataclass(frozen=True)
+class Table:
+    """The texts of one language, as far as they are compared; `ui/translations.py` says what they are."""
+
+    texts: Mapping[str, str]
+    values: Mapping[str, str]
+    read_by: str = ""
+
+
+def read_tables(folder: Path = TABLES) -> Mapping[str, Table]:
+    """The tables by code of the language."""
+    contents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    return {code: Table(content["texts"], content["values"], content["read_by"]) for code, content in contents.items()}
+
+
 class Matcher:
     """Whether a table has a sentence, by the rules of `translate.js`."""
 
-    def __init__(self, table: TextTable) -> None:
+    def __init__(self, table: Table) -> None:
         self.exact = {**table.values, **table.texts}
         self.patterns = [(pattern_of(text), text[-1] in ".!?") for text in self.exact if _PLACE.search(text)]
         self.normal = {_PLACE.sub("{}", text) for text in self.exact}
@@ -271,7 +285,7 @@ def tab_ids(page: object) -> list[str]:
     return list(dict.fromkeys(page.evaluate(script)))  # type: ignore[attr-defined]
 
 
-def report(code: Sequence[Text], page: Sequence[str], languages: Mapping[str, TextTable]) -> str:
+def report(code: Sequence[Text], page: Sequence[str], languages: Mapping[str, Table]) -> str:
     """For each language the share of the texts that its table has, by where they come from."""
     lines = []
     for name, table in languages.items():
@@ -290,8 +304,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--page", metavar="URL", action="append", default=[],
                         help="read the texts of this running page too; may be repeated")
-    parser.add_argument("--missing", metavar="LANGUAGE", help="print the texts that this table lacks")
-    parser.add_argument("--unused", metavar="LANGUAGE", help="print the texts of this table that nothing has")
+    languages = sorted(read_tables())
+    parser.add_argument("--missing", choices=languages, help="print the texts that this table lacks")
+    parser.add_argument("--unused", choices=languages, help="print the texts of this table that nothing has")
     parser.add_argument("--json", action="store_true", help="print the texts of --missing as JSON")
     given = parser.parse_args(arguments)
     code = code_texts()
@@ -299,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page = list(dict.fromkeys(page))
 
     if given.missing:
-        matcher = Matcher(tables()[given.missing])
+        matcher = Matcher(read_tables()[given.missing])
         missing = {text: "opened page" for text in page if not matcher.has(text)}
         missing |= {text.text: f"{text.origin} {text.location}" for text in code if not matcher.has(text.text)}
         sys.stdout.write(json.dumps(missing, ensure_ascii=False, indent=1) + "\n" if given.json else
@@ -307,12 +322,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif given.unused:
         sources = [_PLACE.sub("{}", text.text) for text in code]
         known = {*sources, *page}
-        for text in tables()[given.unused].texts:
+        for text in read_tables()[given.unused].texts:
             pattern = pattern_of(text)
             if _PLACE.sub("{}", text) not in known and not any(pattern.fullmatch(shown) for shown in page):
                 sys.stdout.write(f"{text}\n")
     else:
-        sys.stdout.write(report(code, page, tables()) + "\n")
+        sys.stdout.write(report(code, page, read_tables()) + "\n")
     return 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scripts.dev import page_texts
 from ui import layout, translations
-from ui.translations import TextTable, tables
+from ui.translations import tables
 
 
 def test_each_language_has_the_same_texts_with_the_same_places() -> None:
@@ -60,13 +60,13 @@ def build(name, count):
     ("{job} has started.", True), ("Start", True)])
 def test_a_place_takes_a_text_and_one_of_one_letter_a_number(text: str, known: bool) -> None:
     texts = {"Start": "Démarrer", "{name} has started.": "{name} a démarré."}
-    table = TextTable("fr", "Français", "ltr", "", {}, texts, {"{n} clips": "{n} extraits"})
+    table = page_texts.Table(texts, {"{n} clips": "{n} extraits"})
     assert page_texts.Matcher(table).has(text) is known
 
 
 def test_report_counts_texts_by_where_they_come_from() -> None:
     code = [page_texts.Text("Start", page_texts.PAGE, "ui/a.py:1"),
             page_texts.Text("Stop it.", page_texts.SERVER, "core/a.py:1")]
-    table = TextTable("fr", "Français", "ltr", "", {}, {"Start": "Démarrer"}, {})
+    table = page_texts.Table({"Start": "Démarrer"}, {})
     assert page_texts.report(code, ["Start"], {"fr": table}) == (
         "fr: page 1 of 1, options 0 of 0, server 0 of 1, opened page 1 of 1, a draft")
