@@ -257,7 +257,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
                       re.DOTALL)
 
 
-def page_texts(url: str, tabs: Sequence[str] = ()) -> list[str]:
+def page_texts(url: str) -> list[str]:
     """The texts that the page at `url` shows on each tab when it is opened, and in its folded sections."""
     from playwright.sync_api import sync_playwright  # a package of the tests
 
@@ -269,20 +269,16 @@ def page_texts(url: str, tabs: Sequence[str] = ()) -> list[str]:
         page = browser.new_page(viewport={"width": 1600, "height": 900}, locale="en-US")
         page.goto(url)
         page.wait_for_selector("#tabs [role=tab]")
-        page.wait_for_timeout(4000)
-        for tab in tabs or tab_ids(page):
-            page.evaluate("name => document.getElementById(`tab-${name}-button`)?.click()", tab)
-            page.wait_for_timeout(3500)
+        page.wait_for_timeout(2000)  # Gradio draws the tabs more than once
+        script = "() => [...document.querySelectorAll('[role=tab][id^=tab-]')].map((tab) => tab.id.slice(4, -7))"
+        for tab in dict.fromkeys(page.evaluate(script)):
+            page.goto(f"{url}?tab={tab}")
+            page.wait_for_selector("#tabs [role=tab]")
+            page.wait_for_timeout(5000)  # the app fills the tab
             for text, _ in page.evaluate("() => window.lisanTexts(false)"):
                 texts.setdefault(text)
         browser.close()
     return [text for text in texts if re.search(r"[A-Za-z]{2}", text)]
-
-
-def tab_ids(page: object) -> list[str]:
-    """The ids of the page's tabs."""
-    script = "() => [...document.querySelectorAll('#tabs [role=tab][id^=tab-]')].map((tab) => tab.id.slice(4, -7))"
-    return list(dict.fromkeys(page.evaluate(script)))  # type: ignore[attr-defined]
 
 
 def report(code: Sequence[Text], page: Sequence[str], languages: Mapping[str, Table]) -> str:
