@@ -1,5 +1,10 @@
 /* What must stand before Gradio's own scripts are loaded. */
 
+/* Gradio has a few texts of its own in the browser's language (6.31): English, as all others, which translate.js replaces. */
+window.lisanPreferences = [...(navigator.languages || [])];
+Object.defineProperty(navigator, "language", {value: "en", configurable: true});
+Object.defineProperty(navigator, "languages", {value: ["en"], configurable: true});
+
 /* Gradio's spinners count their time at every frame, hidden ones too, and never end where their field leaves the page
    meanwhile (6.31): an idle page then draws 60 frames a second. No spinner is shown here, so they count once a second. */
 (() => {

@@ -30,6 +30,7 @@ from ui import (
     tab_states,
     tokenizer,
     train,
+    translations,
     unattended,
     web_surface,
 )
@@ -57,7 +58,7 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
         gr.HTML(_BEFORE_HEADER, elem_id="skip")
         with gr.Row(elem_id="bar"):
             header = gr.HTML(_header(NOTHING), elem_id="header")
-            gr.HTML(_NOTIFY, elem_id="notify")
+            gr.HTML(join((translations.chooser(), _NOTIFY)), elem_id="notify")
             gr.HTML(_OPEN_DRAWER, elem_id="drawer-button")
 
         # The notices above the tabs are drawn on every tab.
@@ -196,7 +197,7 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = (_HERE / "page.js", _HERE / "tabs.js", _HERE / "review.js", _HERE / "sample_grid.js", _HERE / "compare.js")
+SCRIPTS = tuple(_HERE / f"{name}.js" for name in ("translate", "page", "tabs", "review", "sample_grid", "compare"))
 
 _PINE = Color(
     name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",
@@ -264,5 +265,6 @@ def head() -> str:
     return (
         "<link rel='preload' href='media/font.woff2' as='font' type='font/woff2' crossorigin>"
         f"<style>{font}{STYLE_SHEET.read_text(encoding='utf-8')}</style>"
+        + f"<script>{translations.script()}</script>"
         + "".join(f"<script>{script.read_text(encoding='utf-8')}</script>" for script in SCRIPTS)
     )

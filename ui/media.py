@@ -31,6 +31,7 @@ from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library import evaluation_report, listening
 from core.workspace import Workspace
+from ui import terms, translations
 from ui.live import workspace_mark
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
@@ -233,6 +234,16 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
     async def font(request: Request) -> Response:
         return FileResponse(_FONT, media_type="font/woff2", headers={"Cache-Control": "public, max-age=31536000"})
 
+    async def guide(request: Request) -> Response:
+        return HTMLResponse(await run_in_threadpool(terms.guide_page))
+
+    async def texts(request: Request) -> Response:
+        content = translations.contents().get(request.path_params["language"])
+        if content is None:
+            return PlainTextResponse("Not here.", status_code=404)
+        return Response(content, media_type="application/json",
+                        headers={"Cache-Control": "public, max-age=31536000, immutable"})
+
     async def curves(request: Request) -> Response:
         try:
             state = await run_in_threadpool(lambda: JobReader(load_job(workspace, request.path_params["job"])).state())
@@ -290,7 +301,8 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
     # The first route that matches answers, so the general one is last.
     place = f"/media/{LISTENING}/{{job}}.html"
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
-            Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
+            Route("/media/font.woff2", font), Route(f"/{translations.ADDRESS}/{{language}}.json", texts),
+            Route(f"/{terms.GUIDE}", guide), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route(f"/media/{PACKED}/{{job}}.tar", archive), Route(f"/media/{REPORT}/{{job}}.html", report),
             Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
             Route(f"/media/{CLIPS}/{{job}}.zip", archive),

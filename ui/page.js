@@ -105,7 +105,7 @@ document.addEventListener("focusin", ({target}) => {
       const button = card.querySelector(".stream-toggle");
       if (!button) continue;
       button.hidden = !on;
-      const text = context && context.state === "suspended" ? "Play" : "Pause";
+      const text = window.lisanText(context && context.state === "suspended" ? "Play" : "Pause");
       if (on && button.innerText !== text) button.innerText = text;
     }
     if (!at && timer) { clearInterval(timer); timer = 0; }
@@ -239,7 +239,8 @@ document.addEventListener("beforeinput", (event) => {
     paint();
     const header = document.querySelector("#header [data-title]");
     if (!header) return;
-    if (document.title !== header.dataset.title) document.title = header.dataset.title;
+    const title = window.lisanText(header.dataset.title);
+    if (document.title !== title) document.title = title;
     const now = header.dataset.ended || "";
     if (ended === null) ended = now;  // what had ended before this page was opened is no news
     if (now === ended) return;
@@ -247,7 +248,7 @@ document.addEventListener("beforeinput", (event) => {
     if (!now || !wanted()) return;
     sound();
     if (window.Notification && Notification.permission === "granted")
-      new Notification("Lisan", {body: now.slice(now.indexOf("|") + 1), tag: "lisan-job"});
+      new Notification("Lisan", {body: window.lisanText(now.slice(now.indexOf("|") + 1)), tag: "lisan-job"});
   };
   document.addEventListener("click", async (event) => {
     const button = event.target.closest && event.target.closest("#notify button");

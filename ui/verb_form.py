@@ -31,6 +31,7 @@ from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, sa
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import TABS, Page
+from ui.terms import help_view
 
 ChoiceSource = Callable[[View], Sequence[str]]
 Suggested = tuple[Callable[[View], Value], Callable[[View], Collection[Value]]]
@@ -53,7 +54,7 @@ _FIRST_LANGUAGE = "am"
 
 def tab_header(title: str, *texts: str) -> gr.HTML:
     """The title of a tab and its purpose."""
-    return gr.HTML(div("lead", element("h1", title), *(paragraph(text) for text in texts)))
+    return gr.HTML(div("lead", element("h1", title), *(paragraph(text) for text in texts), help_view(title)))
 
 
 def drawer_header(title: str, *texts: str) -> gr.HTML:

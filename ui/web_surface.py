@@ -53,7 +53,8 @@ SESSIONS = 100  # open pages; each takes a megabyte of Gradio's
 UPLOAD_AGE_S = 86_400
 
 _OPEN = re.compile(r"/|/login|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.*"
-                   r"|/media/font\.woff2|/gradio_api/(app_id|login_check|theme\.css|startup-events)", re.DOTALL)
+                   r"|/media/font\.woff2|/media/texts/[a-z-]+\.json"
+                   r"|/gradio_api/(app_id|login_check|theme\.css|startup-events)", re.DOTALL)
 """Served without the sign-in: the sign-in page, what it is made of, and a random number of each start of the app. By
 this number an open page learns that the app is back after a restart, which has forgotten every sign-in."""
 _SIGNED_IN = re.compile(r"/logout|/config|/media/.*|/gradio_api/(info|cancel|reset|upload|upload_progress"

@@ -1,0 +1,122 @@
+"""The page in French, Amharic and Swahili: nothing of the interface left in English, nothing of a person's changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from core.workspace import Workspace
+from tests.browser import scenes
+from tests.browser.conftest import PATIENCE_MS, wait_until
+from tests.serving import served
+from ui.translations import tables
+
+pytestmark = pytest.mark.browser
+
+NAMES = re.compile(
+    r"[\w@.:/-]*[\d_/:@.][\w@.:/-]*"  # ids, versions, paths, references, sizes
+    r"|Lisan|tiny|tiny-am|amharic-demo|IndexTTS2?|Chatterbox|Multilingual|Apache|MIT|bilibili|Google|USA|CPU|GPU"
+    r"|am|en|fr|auto|gated|romanised|one|The old boat came home.*|She opened the window.*|Le petit .*|Elle ouvre .*"
+    r"|Model Use License Agreement|License|Creative Commons Attribution-NonCommercial|float32"
+    r"|English|Français|Kiswahili|CC-BY-NC|SNR|dB|LUFS|Hz|kB|MB|GB|GiB|CER")
+"""What is the same in each language: names, codes, units, and example sentences in languages of their own."""
+TABS = """[...document.querySelectorAll('[role=tab][id^=tab-]')].map(
+  (tab) => [tab.id.slice(4, -7), Boolean(tab.closest('#tabs'))])"""
+"""The id of each tab, and whether it is in the bar of the page and not beside it."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    workspace = Workspace.open(tmp_path_factory.mktemp("translations") / "Jobs")
+    scenes.chain(workspace, steps=100, total=100, finished=True)
+    with served(workspace.path) as app:
+        yield app.url
+
+
+def visit(browser: Browser, url: str, locale: str) -> Page:
+    """The page in a browser whose user prefers `locale`."""
+    page = browser.new_context(viewport={"width": 1600, "height": 900}, locale=locale).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(url)
+    page.wait_for_selector("#tabs [role=tab]")
+    return page
+
+
+def in_english(page: Page) -> list[str]:
+    """The visible texts that the table of the page's language lacks."""
+    texts = [text for text, whole in page.evaluate("window.lisanTexts()") if not whole]
+    return [text for text in texts if re.search(r"[A-Za-z]{2}", NAMES.sub("", text))]
+
+
+@pytest.mark.parametrize("language", list(tables()))
+def test_no_tab_shows_english(browser: Browser, url: str, language: str) -> None:
+    page = visit(browser, url, language)
+    expect(page.locator("html")).to_have_attribute("lang", language)
+    expect(page.locator("#tab-start-button").first).to_have_text(tables()[language].texts.get("Start")
+                                                                 or tables()[language].values["Start"])
+    for tab, in_bar in dict(page.evaluate(TABS)).items():
+        if in_bar:
+            page.evaluate("tab => document.getElementById(`tab-${tab}-button`).click()", tab)
+        else:
+            page.goto(f"{url}?tab={tab}")
+        page.locator(f"#tab-{tab}").wait_for(state="visible")
+        page.wait_for_timeout(2000)  # what the app sends for this tab
+        assert in_english(page) == [], f"{tab}: `python -m scripts.dev.page_texts --missing {language}` lists them"
+    page.context.close()
+
+
+def test_language_is_chosen_by_hand_and_remembered(browser: Browser, url: str) -> None:
+    page = visit(browser, url, "fr-FR")
+    chooser, tab = page.locator("#language select"), page.locator("#tab-start-button").first
+    expect(tab).to_have_text("Démarrer")
+    expect(page.locator("#language .draft")).to_have_text(re.compile("provisoire"))
+    page.evaluate("document.getElementById('tab-train-button').click()")
+    expect(page.locator("#tab-train h1")).to_have_text("Entraîner")
+    chosen = page.locator("#run-choice input")
+    expect(chosen).to_have_value(re.compile("terminé"))  # the label of the chosen run, in its field
+
+    # Back to English, everything is as the app wrote it.
+    chooser.select_option("en")
+    expect(page.locator("#tab-train h1")).to_have_text("Train")
+    expect(chosen).to_have_value(re.compile("finished"))
+    expect(page.locator("#language .draft")).to_be_hidden()
+    page.reload()
+    expect(tab).to_have_text("Start")
+    expect(page.locator("html")).to_have_attribute("lang", "en")
+
+    chooser.select_option("am")
+    expect(tab).to_have_text("ጀምር")
+    page.reload()
+    expect(tab).to_have_text("ጀምር")
+    page.context.close()
+
+
+def test_english_loads_no_table(browser: Browser, url: str) -> None:
+    page = browser.new_context(locale="en-GB").new_page()
+    addresses: list[str] = []
+    page.on("request", lambda request: addresses.append(request.url))
+    page.goto(url, timeout=PATIENCE_MS)
+    page.wait_for_selector("#tabs [role=tab]")
+    wait_until(lambda: page.evaluate("Boolean(window.lisanText)"), page)
+    assert not [address for address in addresses if "/media/texts/" in address]
+    assert page.evaluate("window.lisanText('Start')") == "Start"
+    page.context.close()
+
+
+def test_what_a_person_wrote_stays(browser: Browser, url: str) -> None:
+    page = visit(browser, url, "fr")
+    expect(page.locator("#tab-start-button").first).to_have_text("Démarrer")
+    page.evaluate("""() => {
+      const box = document.createElement("div");
+      box.id = "written";
+      box.innerHTML = "<p lang='en'>Start</p><pre>Start</pre><code>Start</code><p translate='no'>Start</p>" +
+        "<p class='seen'>Start</p><p class='mixed'>Give it as <code>Start</code> has started.</p>";
+      document.body.append(box);
+    }""")
+    expect(page.locator("#written .seen")).to_have_text("Démarrer")
+    assert page.locator("#written > *").all_inner_texts()[:4] == ["Start"] * 4
+    expect(page.locator("#written code").last).to_have_text("Start")
+    page.context.close()
