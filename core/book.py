@@ -64,6 +64,7 @@ class SpokenSentence:
     number: int
     key: str  # of text, model and settings
     samples: int
+    size: int  # bytes of its file
     loudness: float  # LUFS
     seconds: float  # computation of all attempts
     faults: tuple[str, ...] = ("",)
@@ -74,8 +75,9 @@ class SpokenSentence:
     def from_json(cls, values: Mapping[str, Any]) -> SpokenSentence:
         """The fields of a line of `sentences.jsonl`."""
         words = tuple((str(word), float(begin), float(end)) for word, begin, end in values["words"])
-        return cls(int(values["number"]), str(values["key"]), int(values["samples"]), float(values["loudness"]),
-                   float(values["seconds"]), tuple(map(str, values["faults"])), int(values["kept"]), words)
+        return cls(int(values["number"]), str(values["key"]), int(values["samples"]), int(values["size"]),
+                   float(values["loudness"]), float(values["seconds"]), tuple(map(str, values["faults"])),
+                   int(values["kept"]), words)
 
 
 @dataclass(frozen=True)
@@ -197,15 +199,17 @@ def _read_spoken(directory: Path, keys: Sequence[str], sample_rate: int) -> dict
         if 0 <= sentence.number < len(keys) and sentence.key == keys[sentence.number]:
             spoken[sentence.number] = sentence
     return {number: sentence for number, sentence in spoken.items()
-            if _is_whole(_sentence_path(directory, number), sentence.samples, sample_rate)}
+            if _is_whole(_sentence_path(directory, number), sentence, sample_rate)}
 
 
-def _is_whole(path: Path, samples: int, sample_rate: int) -> bool:
+def _is_whole(path: Path, sentence: SpokenSentence, sample_rate: int) -> bool:
+    # The header alone would not show that the end of the file is missing.
     try:
         header = soundfile.info(str(path))
+        size = path.stat().st_size
     except (soundfile.SoundFileError, OSError):
         return False
-    return header.frames == samples and header.samplerate == sample_rate
+    return (header.frames, header.samplerate, size) == (sentence.samples, sample_rate, sentence.size)
 
 
 def _speak(options: BookOptions, synthesizer: Synthesizer, manuscript: Manuscript, keys: Sequence[str],
@@ -267,11 +271,12 @@ def _with_seed(sampling: SamplingOptions, attempt: int) -> SamplingOptions:
 
 def _faults(health: SentenceHealth, letters: int) -> tuple[str, ...]:
     """What a listener would hear at once; the duration of a short sentence does not count."""
+    silent = health.silent() and letters >= _SHORT_LETTERS
     wrong_duration = letters >= _SHORT_LETTERS and not LIMITS.shortest <= health.duration_ratio <= LIMITS.longest
-    found = {"silent": health.silent() and letters >= _SHORT_LETTERS, "no speech": health.no_speech,
+    found = {"silent": silent, "no speech": health.no_speech,
              "repetition": health.repetition,
              "cut off": health.missing_stop and not health.repetition and not health.no_speech,
-             "long pause": health.long_silence, "wrong duration": wrong_duration}
+             "long pause": health.long_silence, "wrong duration": wrong_duration and not silent}
     return tuple(name for name, is_there in found.items() if is_there)
 
 
@@ -287,7 +292,8 @@ def _store(directory: Path, number: int, key: str, attempts: Sequence[_Attempt],
         raise UserError(f"{path} could not be written: {error}.", "Free space on the disk, then continue.") from error
     loudness = integrated_loudness(waveform, rate)
     words = _words(synthesizer.front_end.verbalize(sentence.spoken, language), waveform, rate, recogniser)
-    return SpokenSentence(number, key, len(waveform), _SILENT_LUFS if loudness is None else round(loudness, 2),
+    level = _SILENT_LUFS if loudness is None else round(loudness, 2)
+    return SpokenSentence(number, key, len(waveform), path.stat().st_size, level,
                           round(sum(attempt.seconds for attempt in attempts), 3),
                           tuple(", ".join(attempt.faults) for attempt in attempts), kept, words)
 

@@ -49,9 +49,10 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 _ENDS = re.compile(r"[.!?…:;,—–-][\"'”’»)\]]*$")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# A short word that is no Roman number, such as "of" or "IN".
-_SHORT_WORD = r"(?:[^\W\d_A-Z]{1,4}|(?![IVXLCDM]+$)[A-Z]{2,3})$"
-_GOES_ON = re.compile(rf"(?:^|\s){_SHORT_WORD}")
+_ROMAN = re.compile("[IVXLCDM]+")
+_SUBSET_END = re.compile(r"\]\s*>")
+_ENTITY = re.compile(r"<!ENTITY\s+([\w.-]{1,100})")
+_ENTITY_USE = re.compile(r"&([\w.-]{1,100});")
 _DECLARED = re.compile(rb"(?:encoding|charset)\s*=\s*[\"']?\s*([A-Za-z0-9._-]{2,30})")
 # Encodings of texts; others that Python has, such as punycode, take quadratic time.
 _ENCODINGS = re.compile(r"utf[-_]?8|us-ascii|ascii|latin-?1|iso[-_]8859-\d+|windows-\d+|cp\d+|koi8-[ru]|macintosh|"
@@ -102,19 +103,53 @@ def join_lines(lines: list[str]) -> str:
     """The lines of a title as one: `Chapter 1. The Boat`, but `A Guide to Understanding`, where the line goes on."""
     title = ""
     for line in filter(None, map(one_line, lines)):
-        goes_on = _ENDS.search(title) or _GOES_ON.search(title) or line[0].islower() or (
-            re.match(_SHORT_WORD, line))
+        goes_on = _ENDS.search(title) or _is_short(title.rpartition(" ")[2]) or line[0].islower() or _is_short(line)
         title = line if not title else f"{title} {line}" if goes_on else f"{title}. {line}"
     return title
+
+
+def _is_short(word: str) -> bool:
+    """Whether a line of a title goes on after or before `word`, such as "of" or "IN"; never for a Roman number."""
+    return word.islower() and len(word) <= 4 or (
+        word.isupper() and word.isalpha() and 2 <= len(word) <= 3 and not _ROMAN.fullmatch(word))
 
 
 def read_markup(content: str, name: str) -> Document:
     """The blocks of a document; `UserError` with its `name` if it is nested too deeply."""
     parser = _Parser(name)
-    parser.feed(content)
+    parser.feed(_linear(_without_declarations(content)))
     parser.close()
     parser.flush()
     return Document(tuple(parser.blocks), one_line("".join(parser.title)), parser.language, parser.footnotes)
+
+
+def _without_declarations(content: str) -> str:
+    """The document without the declarations in its DOCTYPE, and without the entities that they define."""
+    begin = content.find("<!DOCTYPE", 0, 4096)
+    opening = content.find("[", begin, begin + 2048) if begin >= 0 else -1
+    if opening < 0 or content.find(">", begin, opening) >= 0:
+        return content
+    end = _SUBSET_END.search(content, opening)
+    if end is None:
+        return content
+    names = frozenset(_ENTITY.findall(content, opening, end.start()))
+    remainder = content[end.end():]
+    return _ENTITY_USE.sub(lambda use: "" if use[1] in names else use[0], remainder) if names else remainder
+
+
+def _linear(content: str) -> str:
+    """The document without comments, and without tags that never end: `html.parser` reads on to the end for each."""
+    pieces: list[str] = []
+    place = 0
+    while (begin := content.find("<!--", place)) >= 0:
+        pieces.append(content[place:begin])
+        end = content.find("-->", begin + 4)
+        place = len(content) if end < 0 else end + 3
+    pieces.append(content[place:])
+    text = "".join(pieces)
+    # What stands after the last end of a tag is no tag.
+    last = text.rfind(">") + 1
+    return text[:last] + text[last:].replace("<", "&lt;")
 
 
 @dataclass
