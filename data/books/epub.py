@@ -146,8 +146,7 @@ class _Archive:
         """The elements of an XML member."""
         reader = _TagReader()
         with foreign.reading(f"{self._path.name}: {name[:200]!r}", _AGAIN):
-            reader.feed(markup.decode(self.read(name)))
-            reader.close()
+            markup.feed(reader, markup.decode(self.read(name)))
         return reader.tags
 
 
@@ -280,8 +279,7 @@ def _contents(archive: _Archive, package: Sequence[_Tag], items: Mapping[str, Ma
     if not name:
         return []
     reader = _NcxReader(posixpath.dirname(name))
-    reader.feed(markup.decode(archive.read(name)))
-    reader.close()
+    markup.feed(reader, markup.decode(archive.read(name)))
     return reader.entries[:MOST_ENTRIES]
 
 
@@ -361,8 +359,7 @@ class _NavigationReader(HTMLParser):
 
 def _navigation_entries(content: bytes, folder: str) -> Iterator[Entry]:
     reader = _NavigationReader(folder)
-    reader.feed(markup.decode(content))
-    reader.close()
+    markup.feed(reader, markup.decode(content))
     yield from reader.entries
 
 

@@ -117,10 +117,15 @@ def _is_short(word: str) -> bool:
 def read_markup(content: str, name: str) -> Document:
     """The blocks of a document; `UserError` with its `name` if it is nested too deeply."""
     parser = _Parser(name)
-    parser.feed(_linear(_without_declarations(content)))
-    parser.close()
+    feed(parser, content)
     parser.flush()
     return Document(tuple(parser.blocks), one_line("".join(parser.title)), parser.language, parser.footnotes)
+
+
+def feed(parser: HTMLParser, content: str) -> None:
+    """Parse a whole document in linear time, without what its DOCTYPE declares."""
+    parser.feed(_linear(_without_declarations(content)))
+    parser.close()
 
 
 def _without_declarations(content: str) -> str:
