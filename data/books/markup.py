@@ -115,7 +115,9 @@ def _is_short(word: str) -> bool:
 
 
 def read_markup(content: str, name: str) -> Document:
-    """The blocks of a document; `UserError` with its `name` if it is nested too deeply."""
+    """The blocks of a document; `UserError` with its `name` if it is nested too deeply, or no text."""
+    if "\0" in content:
+        raise UserError(f"{name} is not a document: it has zero bytes.", "Get the book again.")
     parser = _Parser(name)
     feed(parser, content)
     parser.flush()
