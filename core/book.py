@@ -33,7 +33,7 @@ from core.library import verification
 from core.library.learning import LIMITS, SentenceHealth
 from core.serving.word_times import align_words, load_word_recogniser
 from core.speech import audiobook, evaluation
-from core.speech.audiobook import AudioChapter, BookLabels, Clip
+from core.speech.audiobook import AudioChapter, BookLabels, SentenceAudio
 from core.speech.evaluation import EvaluatedSentence
 from core.speech.model_cache import ModelCache
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, finish_reason, join_chunks, unused_controls
@@ -373,10 +373,11 @@ class _StopCheck:
 
 def _chapters(directory: Path, manuscript: Manuscript, spoken: Sequence[SpokenSentence],
               sample_rate: int) -> list[AudioChapter]:
-    clips: list[list[Clip]] = [[] for _ in manuscript.titles]
+    clips: list[list[SentenceAudio]] = [[] for _ in manuscript.titles]
     for sentence, record in zip(manuscript.sentences, spoken, strict=True):
-        clips[sentence.chapter].append(Clip(_sentence_path(directory, record.number), record.samples,
-                                            round(sentence.pause_s * sample_rate), sentence.text, record.words))
+        clips[sentence.chapter].append(SentenceAudio(
+            _sentence_path(directory, record.number), record.samples, round(sentence.pause_s * sample_rate),
+            sentence.text, record.words))
     return [AudioChapter(title, tuple(chapter_clips))
             for title, chapter_clips in zip(manuscript.titles, clips, strict=True)]
 

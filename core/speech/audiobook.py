@@ -43,7 +43,7 @@ _INTEGRATED = re.compile(r"lavfi\.r128\.I=(-?[0-9.]+)")
 
 
 @dataclass(frozen=True)
-class Clip:
+class SentenceAudio:
     """The speech of a sentence in a sound file, and the silence after it, in samples."""
 
     path: Path
@@ -58,7 +58,7 @@ class AudioChapter:
     """A chapter as clips; `gain` is the factor that brings it to the wanted loudness."""
 
     title: str
-    clips: tuple[Clip, ...]
+    clips: tuple[SentenceAudio, ...]
     gain: float = 1.0
 
     @property

@@ -60,7 +60,7 @@ _ENCODINGS = re.compile(r"utf[-_]?8|us-ascii|ascii|latin-?1|iso[-_]8859-\d+|wind
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """A heading, a paragraph, or a break between scenes, which has no text; `anchors`: the ids at its place."""
 
     kind: BlockKind
@@ -73,7 +73,7 @@ class Block:
 class Document:
     """A page of a book. `footnotes` counts references to notes, and notes, that were left out."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[TextBlock, ...]
     title: str = ""
     language: str = ""
     footnotes: int = 0
@@ -176,7 +176,7 @@ class _Parser(HTMLParser):
     def __init__(self, name: str) -> None:
         super().__init__(convert_charrefs=True)
         self.name = name
-        self.blocks: list[Block] = []
+        self.blocks: list[TextBlock] = []
         self.title: list[str] = []
         self.language = ""
         self.footnotes = 0
@@ -247,10 +247,10 @@ class _Parser(HTMLParser):
         if not text:
             return
         kind: BlockKind = "heading" if self._heading else "paragraph"
-        self._emit(Block(kind, text, self._heading))
+        self._emit(TextBlock(kind, text, self._heading))
 
-    def _emit(self, block: Block) -> None:
-        self.blocks.append(Block(block.kind, block.text, block.level, tuple(self._anchors)))
+    def _emit(self, block: TextBlock) -> None:
+        self.blocks.append(TextBlock(block.kind, block.text, block.level, tuple(self._anchors)))
         self._anchors.clear()
 
     def _void(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -263,7 +263,7 @@ class _Parser(HTMLParser):
             self._pieces.append(_LINE)
         elif tag == "hr":
             self.flush()
-            self._emit(Block("break"))
+            self._emit(TextBlock("break"))
         elif tag == "img":
             alternative = one_line(attributes.get("alt") or "")
             # A drop cap is a letter; a heading that is a picture has its text there.

@@ -11,7 +11,7 @@ from config import foreign
 from config.errors import UserError
 from data.books import markup
 from data.books.epub import Entry, read_epub
-from data.books.markup import Block
+from data.books.markup import TextBlock
 
 SUFFIXES = (".epub", ".html", ".htm", ".xhtml", ".md", ".markdown", ".txt")
 _FORMATS = "Give an EPUB (.epub), HTML (.html), Markdown (.md) or plain text (.txt) in UTF-8."
@@ -36,7 +36,7 @@ class Chapter:
     """A chapter: its title, on one line, and what is read of it."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[TextBlock, ...]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class _Part:
     """Blocks with the names of their documents, from an entry of the table of contents to the next."""
 
     title: str
-    blocks: list[tuple[str, Block]]
+    blocks: list[tuple[str, TextBlock]]
 
 
 def _cut(documents: Sequence[tuple[str, markup.Document]], starts: Sequence[Entry]) -> list[_Part]:
@@ -153,9 +153,9 @@ def _next_level(part: _Part, by_document: Mapping[str, Sequence[Entry]], starts:
     return [entry for entry in inside if entry.level == level]
 
 
-def _joined_without_heading(parts: Iterable[list[Block]]) -> list[tuple[str, list[Block]]]:
+def _joined_without_heading(parts: Iterable[list[TextBlock]]) -> list[tuple[str, list[TextBlock]]]:
     """Each part that begins with a heading, with the parts without one that follow it."""
-    joined: list[tuple[str, list[Block]]] = []
+    joined: list[tuple[str, list[TextBlock]]] = []
     for blocks in parts:
         if joined and not any(block.kind == "heading" for block in blocks[:3]):
             joined[-1][1].extend(blocks)
@@ -164,7 +164,7 @@ def _joined_without_heading(parts: Iterable[list[Block]]) -> list[tuple[str, lis
     return joined
 
 
-def _titled(parts: Iterable[tuple[str, Sequence[Block]]], book_title: str) -> Iterator[Chapter]:
+def _titled(parts: Iterable[tuple[str, Sequence[TextBlock]]], book_title: str) -> Iterator[Chapter]:
     """Chapters of the parts with text. Without a title of its own a chapter has that of its first headings."""
     number = 0
     for title, blocks in parts:
@@ -175,7 +175,7 @@ def _titled(parts: Iterable[tuple[str, Sequence[Block]]], book_title: str) -> It
                       tuple(blocks))
 
 
-def _first_headings(blocks: Sequence[Block]) -> str:
+def _first_headings(blocks: Sequence[TextBlock]) -> str:
     """The headings before the first paragraph as one line."""
     lines: list[str] = []
     for block in blocks:
@@ -186,11 +186,11 @@ def _first_headings(blocks: Sequence[Block]) -> str:
     return markup.join_lines(lines[:3])[:300]
 
 
-def _by_headings(blocks: Sequence[Block], book_title: str) -> Iterator[Chapter]:
+def _by_headings(blocks: Sequence[TextBlock], book_title: str) -> Iterator[Chapter]:
     """Chapters begin at the headings of the highest level that occurs twice, else at those of the highest level."""
     levels = [block.level for block in blocks if block.kind == "heading"]
     level = next((level for level in sorted(set(levels)) if levels.count(level) > 1), min(levels, default=0))
-    parts: list[tuple[str, list[Block]]] = [("", [])]
+    parts: list[tuple[str, list[TextBlock]]] = [("", [])]
     for block in blocks:
         # A heading directly after another one continues its title.
         follows_heading = bool(parts[-1][1]) and all(part.kind == "heading" for part in parts[-1][1])
@@ -250,14 +250,14 @@ def _of_text(path: Path, name: str) -> Book:
     """Paragraphs stand between empty lines; without empty lines each line is one."""
     text = foreign.read_text(path, name).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
     paragraphs = _BLANK_LINES.split(text) if _BLANK_LINES.search(text) else text.split("\n")
-    blocks: list[Block] = []
+    blocks: list[TextBlock] = []
     for paragraph in paragraphs:
         line = markup.one_line(paragraph)
         if not any(letter.isalnum() for letter in line):
             # Stars or dashes alone separate scenes.
-            blocks += [Block("break")] if line else []
+            blocks += [TextBlock("break")] if line else []
         elif _CHAPTER_LINE.fullmatch(line):
-            blocks.append(Block("heading", markup.join_lines(paragraph.split("\n")), 1))
+            blocks.append(TextBlock("heading", markup.join_lines(paragraph.split("\n")), 1))
         else:
-            blocks.append(Block("paragraph", line))
+            blocks.append(TextBlock("paragraph", line))
     return Book(Path(name).stem, (), "", tuple(_by_headings(blocks, Path(name).stem)))

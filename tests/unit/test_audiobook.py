@@ -16,7 +16,7 @@ from PIL import Image
 
 from config.errors import UserError
 from core.speech import audiobook
-from core.speech.audiobook import AudioChapter, BookLabels, Clip, Cue
+from core.speech.audiobook import AudioChapter, BookLabels, Cue, SentenceAudio
 from data.importers import subtitles
 from data.measures import integrated_loudness
 
@@ -25,14 +25,14 @@ LABELS = BookLabels("The Boat; or = what #1\\?", ("Ada Reed", "Bo Ek"), "am")
 needs_ffmpeg = pytest.mark.skipif(not (shutil.which("ffmpeg") and shutil.which("ffprobe")), reason="needs ffmpeg")
 
 
-def clip(folder: Path, name: str, seconds: float, pause_s: float, level: float = 0.05, text: str = "") -> Clip:
+def clip(folder: Path, name: str, seconds: float, pause_s: float, level: float = 0.05, text: str = "") -> SentenceAudio:
     """A hum whose pitch and level move as those of a voice."""
     time = np.arange(round(seconds * RATE)) / RATE
     wave = np.sin(2 * np.pi * 180 * time) + 0.6 * np.sin(2 * np.pi * 900 * time)
     samples = (level * wave * (0.3 + np.abs(np.sin(2 * np.pi * 3 * time)))).astype(np.float32)
     path = folder / f"{name}.flac"
     soundfile.write(path, samples, RATE, subtype="PCM_16")
-    return Clip(path, len(samples), round(pause_s * RATE), text or name)
+    return SentenceAudio(path, len(samples), round(pause_s * RATE), text or name)
 
 
 def probe(path: Path, *what: str) -> dict:
@@ -134,7 +134,7 @@ def test_chapter_times_beyond_32_bits(tmp_path: Path) -> None:
     short = clip(tmp_path, "a", 0.5, 0.0)
     hours = (0, 40, 80, 300, 700, 1200)  # at 16 kHz, 2^31 samples are 37 hours; 2^31 ms are 596 hours, 2^32 1193
     lengths = [(end - start) * 3600 * RATE for start, end in pairwise((*hours, 1201))]
-    chapters = [AudioChapter(f"{hour} h", (Clip(short.path, length, 0, ""),))
+    chapters = [AudioChapter(f"{hour} h", (SentenceAudio(short.path, length, 0, ""),))
                 for hour, length in zip(hours, lengths, strict=True)]
     metadata = audiobook.chapter_metadata(chapters, LABELS, RATE)
     assert [int(line[6:]) for line in metadata.splitlines() if line.startswith("START=")] == [
@@ -156,8 +156,8 @@ def test_subtitles_have_the_times_of_the_audio(tmp_path: Path) -> None:
     chapters = [
         AudioChapter("1", (clip(tmp_path, "a", 1.0, 0.5, text="It rained --> on & <b>on</b>."),
                            clip(tmp_path, "b", 2.0, 1.0, text="It\nstopped."))),
-        AudioChapter("2", (Clip(tmp_path / "a.flac", 16000, 0, "Two words",
-                                (("Two", 0.1, 0.4), ("words", 0.5, 0.9))),)),
+        AudioChapter("2", (SentenceAudio(tmp_path / "a.flac", 16000, 0, "Two words",
+                                         (("Two", 0.1, 0.4), ("words", 0.5, 0.9))),)),
     ]
     cues = audiobook.sentence_cues(chapters, RATE)
     assert [(cue.start_s, cue.end_s) for cue in cues] == [(0.0, 1.0), (1.5, 3.5), (4.5, 5.5)]
@@ -206,6 +206,6 @@ def test_a_failing_ffmpeg_is_quoted_and_leaves_no_file(tmp_path: Path, chapters:
 @needs_ffmpeg
 def test_a_sentence_that_was_cut_off_on_the_disk_is_named(tmp_path: Path) -> None:
     broken = clip(tmp_path, "a", 1.0, 0.0)
-    chapter = AudioChapter("1", (Clip(broken.path, broken.samples + 5, 0, "a"),))
+    chapter = AudioChapter("1", (SentenceAudio(broken.path, broken.samples + 5, 0, "a"),))
     with pytest.raises(UserError, match=r"a\.flac has 16000 samples"):
         audiobook.write_m4b(tmp_path / "a.m4b", [chapter], LABELS, RATE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from data.books.markup import Block, join_lines, read_markup
+from data.books.markup import TextBlock, join_lines, read_markup
 from data.books.reading import SUFFIXES, Book, read_book
 from tests.books import epub, item, navigation, package, page, plain_book
 
@@ -277,8 +277,8 @@ def test_plain_text(tmp_path: Path) -> None:
     book = read_book(path)
     assert [chapter.title for chapter in book.chapters] == ["boat", "Chapter 1. Rain", "CHAPTER II"]
     assert book.chapters[1].blocks == (
-        Block("heading", "Chapter 1. Rain", 1), Block("paragraph", "It rained on the sea."), Block("break"),
-        Block("paragraph", "It stopped."))
+        TextBlock("heading", "Chapter 1. Rain", 1), TextBlock("paragraph", "It rained on the sea."), TextBlock("break"),
+        TextBlock("paragraph", "It stopped."))
 
 
 def test_plain_text_without_empty_lines_has_a_paragraph_a_line(tmp_path: Path) -> None:
