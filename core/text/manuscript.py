@@ -60,7 +60,7 @@ def open_book(path: str) -> Book:
 def describe(book: Book) -> str:
     """Such as `Moby-Dick, by Herman Melville: 138 chapters, 212,000 words, English.`"""
     authors = f", by {', '.join(book.authors)}" if book.authors else ""
-    code = code_of(book.language) if book.language else ""
+    code = book.language.strip().lower().replace("_", "-").partition("-")[0]
     language = f", {language_name(code)}" if code else ""
     return (f"{book.title}{authors}: {pluralize(len(book.chapters), 'chapter')}, {pluralize(book.words, 'word')}"
             f"{language}.")
@@ -104,21 +104,27 @@ def respell(spellings: Mapping[str, str]) -> Callable[[str], str]:
 
     A word in lower case stands for any case; one with a capital for itself alone (`US` is not `us`).
     """
-    if not spellings:
-        return str
-    # A capital in the list keeps its case, so there are two patterns with one order each.
+    # A capital in the list keeps its case, so there are two tables, each with one pattern.
     exact = {word: spelling for word, spelling in spellings.items() if word != word.lower()}
     folded = {word: spelling for word, spelling in spellings.items() if word == word.lower()}
+    patterns = [(table, re.compile(rf"(?<!\w)(?:{_alternatives(table)})(?!\w)", flags))
+                for table, flags in ((exact, re.NOFLAG), (folded, re.IGNORECASE)) if table]
 
     def replace(text: str) -> str:
-        for table, flags in ((exact, 0), (folded, re.IGNORECASE)):
-            if table:
-                alternatives = "|".join(map(re.escape, sorted(table, key=len, reverse=True)))
-                pattern = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", flags)
-                text = pattern.sub(lambda match, table=table: table.get(match[0]) or table[match[0].lower()], text)
+        for table, pattern in patterns:
+            pieces: list[str] = []
+            place = 0
+            for match in pattern.finditer(text):
+                pieces += [text[place:match.start()], table.get(match[0]) or table.get(match[0].lower()) or match[0]]
+                place = match.end()
+            text = "".join(pieces) + text[place:]
         return text
 
     return replace
+
+
+def _alternatives(words: Mapping[str, str]) -> str:
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
 
 
 def number_rules(workspace: Workspace, options: BookOptions, front_end: FrontEnd,

@@ -341,12 +341,12 @@ class _Parser(HTMLParser):
             pattern = _REFERENCE if within_raised else _BARE_REFERENCE
             # "see chapter 3" is a link after a space; a reference touches the word before it or has brackets.
             touches = bool(before) and not before[-1].isspace()
-            dropped = "#" in element.href and pattern.fullmatch(text) and (
-                within_raised or not text[0].isdigit() or touches)
+            dropped = bool("#" in element.href and pattern.fullmatch(text)
+                           and (within_raised or touches or not text[0].isdigit()))
         else:
             linked = element.linked or any("#" in outer.href for outer in self._stack)
-            dropped = _REFERENCE.fullmatch(text) and (linked or _AFTER_WORD.search(before))
-        if text and dropped:
+            dropped = bool(_REFERENCE.fullmatch(text) and (linked or _AFTER_WORD.search(before)))
+        if dropped and text:
             del self._pieces[element.start:]
             self.footnotes += 1
         elif element.tag == "sup" and text.isdigit():
