@@ -694,6 +694,32 @@ class SynthesizeOptions(Options):
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
+class BookOptions(Options):
+    """Read a book: an audiobook with chapters (M4B), a file per chapter (MP3), and subtitles (SRT, VTT)."""
+
+    book: AbsolutePath = Field("", title="Book", description="EPUB, HTML, Markdown or plain text (UTF-8).", json_schema_extra={"positional": True})
+    voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
+    language: LanguageOrNothing = Field("", title="Language", description="Language code of the book; empty is what the book says.")
+    voice: VoiceOrPath = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
+    pronunciations: AbsolutePath = Field("", title="Pronunciation list", description="Text file with a line `word -> spelling` for each word that is to be read differently. A word in lower case stands for any case.")
+    rules: NameOrNothing = Field("", title="Number rules", description="Text rules that write out numbers before the model's own; empty takes those that come with the app if the model reads no digits, `none` takes none.")
+    m4b: bool = Field(True, title="M4B", description="One file with chapter marks and the cover.")
+    mp3: bool = Field(True, title="MP3", description="A file for each chapter.")
+    subtitles: Literal["none", "sentences", "words"] = Field("sentences", title="Subtitles", description="SRT and VTT with the times of `sentences`; `words` adds files with the times of words, if a recogniser knows the language.")
+    loudness: float = Field(-18.0, ge=-40.0, le=-9.0, title="Loudness (LUFS)", description="Integrated loudness of each chapter.")
+    sentence_pause_s: float = Field(0.25, ge=0.0, le=10.0, title="Pause after a sentence (s)", description="Silence within a paragraph.")
+    paragraph_pause_s: float = Field(0.6, ge=0.0, le=10.0, title="Pause after a paragraph (s)", description="Silence between paragraphs.")
+    heading_pause_s: float = Field(1.2, ge=0.0, le=10.0, title="Pause after a heading (s)", description="Silence after headings, and between scenes.")
+    chapter_pause_s: float = Field(2.0, ge=0.0, le=30.0, title="Pause after a chapter (s)", description="Silence at the end of a chapter.")
+    retries: int = Field(2, ge=0, le=10, title="Retries", description="How often a sentence that fails the speech-health check is synthesized again, with another seed.")
+    output: AbsolutePath = Field("", title="Output folder", description="Also copy the finished files to this folder.")
+    sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model, as for `synthesize`.")
+    unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the book, `leave_out` the characters, or `unk` to send [UNK] for each. What is not refused is named in a warning.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
 class ServeOptions(Options):
     """Serve models over OpenAI's speech API. The key is read from LISAN_SERVE_KEY, or from a file."""
 

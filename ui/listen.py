@@ -18,7 +18,7 @@ from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import certificate, model_info
 from core.library.catalog import resolve
 from core.library.verification import Outcome
-from ui import comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
+from ui import books, comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
@@ -84,6 +84,7 @@ def build(page: Page) -> None:
                 reveal = gr.Button("Reveal", size="md", elem_id="vote-none", min_width=90)
             tally = gr.HTML(elem_id="tally")
     evaluation.build(page)
+    books.build(page)
     requested = gr.State("")  # the comparison that this browser started, whose parts it plays
 
     live = page.live

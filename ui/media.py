@@ -44,6 +44,10 @@ PLAYED, PLAYED_FOLDER = "played", Path("cache") / "played"
 """Clips of an upload that is not imported yet: the part of their address, and their folder in the workspace."""
 EXAMPLE = "media/example"
 """Address of the example archive and of the template of a table."""
+BOOK = "book"
+"""The folder of a job that read a book, and the part of the address of its files."""
+BOOK_TYPES = {".m4b": "audio/mp4", ".mp3": "audio/mpeg", ".srt": "application/x-subrip", ".vtt": "text/vtt",
+              ".csv": "text/csv"}
 _PLAYED_CLIP = re.compile(r"[0-9a-f]{16}/\d{1,2}\.wav")
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
@@ -116,6 +120,24 @@ def report_path(workspace: Workspace, job: str) -> Path | None:
         return None
     path = run.directory / evaluation_report.HTML
     return path if run.verb == "evaluate" and not path.is_symlink() and path.is_file() else None
+
+
+def book_url(job: str, name: str) -> str:
+    """Address of a finished file of a book, relative to the page."""
+    return f"media/{BOOK}/{quote(job)}/{quote(name)}"
+
+
+def book_path(workspace: Workspace, job: str, name: str) -> Path | None:
+    """A finished file of a book; None for whatever is no such file."""
+    try:
+        folder = load_job(workspace, job).directory / BOOK
+    except UserError:
+        return None
+    path = folder / name
+    plain = path.parent == folder and not name.startswith(".") and path.suffix in BOOK_TYPES
+    with suppress(OSError, ValueError):  # a name that no file can have
+        return path if plain and not folder.is_symlink() and not path.is_symlink() and path.is_file() else None
+    return None
 
 
 def clips_url(job: str) -> str:
@@ -260,6 +282,12 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return FileResponse(path, media_type="application/x-tar" if packed else "application/zip",
                             filename=path.name if packed else f"{job}.zip")
 
+    async def book_file(request: Request) -> Response:
+        path = await run_in_threadpool(book_path, workspace, request.path_params["job"], request.path_params["name"])
+        if path is None:
+            return PlainTextResponse("Not here.", status_code=404)
+        return FileResponse(path, media_type=BOOK_TYPES[path.suffix], filename=path.name)
+
     async def example(request: Request) -> Response:
         make = (examples or {}).get(request.path_params["name"])
         if make is None:
@@ -306,4 +334,5 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             Route(f"/media/{PACKED}/{{job}}.tar", archive), Route(f"/media/{REPORT}/{{job}}.html", report),
             Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
             Route(f"/media/{CLIPS}/{{job}}.zip", archive),
+            Route(f"/media/{BOOK}/{{job}}/{{name}}", book_file),
             Route("/media/{path:path}", media)]

@@ -15,6 +15,7 @@ from config import foreign, foreign_settings
 from config.errors import UserError
 from config.schema import (
     AlignOptions,
+    BookOptions,
     CertifyOptions,
     CompareOptions,
     CompareTokenizersOptions,
@@ -133,6 +134,10 @@ VERBS: Mapping[str, Verb] = {
         "Synthesize", "core.synthesize", SynthesizeOptions, "listen",
         '--voice-model run:first --language sw --text "Habari yako."', model_server=True,
         needs={"voice_model": "reference", "file": "file"}),
+    "book": Verb(
+        "Read a book", "core.book", BookOptions, "listen",
+        "book.epub --voice-model run:first", resumes=True, removes_uploads=True,
+        needs={"book": "file", "voice_model": "reference", "pronunciations": "file"}),
     "compare": Verb(
         "Compare", "core.compare", CompareOptions, "listen",
         '--finetuned run:first --texts sw "Habari yako."', model_server=True,

@@ -20,11 +20,10 @@ from core.jobs.events import Event
 from core.library import certificate, learning, model_info, reference_voices
 from core.library.catalog import ModelReference, resolve
 from core.library.certificate import CERTIFICATE
-from core.library.records import CHECKPOINT, EXPORT_SUMS, CheckpointRecord, read_export_record, read_record
+from core.library.records import CHECKPOINT, EXPORT_SUMS, CheckpointRecord, read_record
 from core.library.reference_voices import SPEAKER
 from core.model.loading import TTSModel
-from core.sources.recognisers import BUILT_IN
-from core.speech import transcription
+from core.serving.word_times import load_word_recogniser
 from core.speech.model_cache import CachedSynthesizer, ModelCache
 from core.speech.synthesis import Synthesizer
 from core.speech.transcription import CTCModel
@@ -136,17 +135,8 @@ class ServedModels:
 
     def recogniser(self, reference: str, voice: LoadedVoice) -> CTCModel:
         """The recogniser of a language that gives the time of each letter; `UserError` if there is none."""
-        found, name, its_language = resolve(self._workspace, reference), BUILT_IN, ""
-        if found.kind != "base" and voice.language in voice.synthesizer.model.new_languages:
-            record = (read_record(found.folder / CHECKPOINT, CheckpointRecord) if found.kind == "run"
-                      else read_export_record(found.folder))
-            name, its_language = record.recogniser or BUILT_IN, record.recogniser_language
-        try:
-            return transcription.load_ctc_model(name, "main", voice.language, its_language, "", self._device.type,
-                                                self._workspace, _NoReporter())
-        except UserError as error:
-            raise UserError(f"No recogniser gives word times in {voice.language!r}: {error.message}",
-                            "Leave out timestamps.") from error
+        return load_word_recogniser(self._workspace, reference, voice.language,
+                                    voice.synthesizer.model.new_languages, self._device.type, _NoReporter())
 
     def _load(self, reference: str, voice: str, sound: SoundOptions) -> CachedSynthesizer:
         path = self._voice_option(reference, voice)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from config.errors import UserError
+from core.jobs.reporter import Reporter
+from core.library.catalog import resolve
+from core.library.records import CHECKPOINT, CheckpointRecord, read_export_record, read_record
+from core.sources.recognisers import BUILT_IN
+from core.speech import transcription
 from core.speech.transcription import CTCModel
+from core.workspace import Workspace
 from data.acoustics import audio
 from data.ctc_alignment import CTCAligner
 
@@ -21,6 +27,24 @@ class WordTime:
     word: str
     start_s: float | None
     end_s: float | None
+
+
+def load_word_recogniser(workspace: Workspace, reference: str, language: str, new_languages: Collection[str],
+                         device: str, reporter: Reporter) -> CTCModel:
+    """The recogniser of a language that gives the time of each letter; `UserError` if there is none.
+
+    For a new language of the model at `reference` it is that of its training.
+    """
+    model, name, its_language = resolve(workspace, reference), BUILT_IN, ""
+    if model.kind != "base" and language in new_languages:
+        record = (read_record(model.folder / CHECKPOINT, CheckpointRecord) if model.kind == "run"
+                  else read_export_record(model.folder))
+        name, its_language = record.recogniser or BUILT_IN, record.recogniser_language
+    try:
+        return transcription.load_ctc_model(name, "main", language, its_language, "", device, workspace, reporter)
+    except UserError as error:
+        raise UserError(f"No recogniser gives word times in {language!r}: {error.message}",
+                        "Leave out the times of words.") from error
 
 
 def align_words(text: str, waveform: np.ndarray, sample_rate: int, recogniser: CTCModel) -> list[WordTime]:

@@ -16,6 +16,7 @@ from config.errors import UserError, join_names
 from config.schema import (
     AS_IS,
     DATASET_RECOGNISER,
+    BookOptions,
     CompareOptions,
     CompareTokenizersOptions,
     DoctorOptions,
@@ -50,13 +51,16 @@ from core.sources import recognisers
 from core.sources.downloader import public_name
 from core.sources.hub import check_repository_name
 from core.text import text_rules
+from core.text.manuscript import language_of, open_book, read_pronunciations
 from core.workspace import Workspace
 from data import augmentation, manifest
+from data.ffmpeg_audio import ffmpeg_path
 from data.splits import why_untrainable
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
-_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "serve", "certify", "export")
+_LOADS_BASE = ("preflight", "train", "synthesize", "book", "compare", "evaluate", "serve", "certify", "export")
 """The verbs that load the base model of an extension, a run or an export."""
+BOOK_INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then start it again."
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
 
 
@@ -128,6 +132,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             if options.archive and Path(options.archive).exists():
                 raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
+        case BookOptions():
+            _check_book(workspace, options)
         case CompareOptions():
             if not options.finetuned:
                 raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
@@ -458,6 +464,26 @@ def _check_new_export(workspace: Workspace, name: str) -> None:
         if _makes(state, "export", name):
             raise UserError(f"{state.id} is making an export named {name!r}.",
                             "Choose another name, or wait for that job and take what it makes.")
+
+
+def _check_book(workspace: Workspace, options: BookOptions) -> None:
+    """The book can be read, what writes its files is installed, and the model speaks its language."""
+    if not options.book:
+        raise UserError("No book was given.", "Give the path of an EPUB, HTML, Markdown or text file.")
+    if not (options.m4b or options.mp3 or options.subtitles != "none"):
+        raise UserError("M4B, MP3 and subtitles are all turned off, so nothing would be written.", "Turn one on.")
+    if (options.m4b or options.mp3) and ffmpeg_path() is None:
+        raise UserError("An audiobook is written by ffmpeg, which is not on this machine.", BOOK_INSTALL)
+    if options.output and Path(options.output).exists() and not Path(options.output).is_dir():
+        raise UserError(f"The output folder {options.output} is a file.", "Give the path of a folder.")
+    read_pronunciations(options.pronunciations)
+    book = open_book(options.book)
+    # A missing model is reported with the other needs.
+    known_codes: tuple[str, ...] = ()
+    with suppress(UserError):
+        known_codes = model_info.languages(workspace, catalog.resolve(workspace, options.voice_model))
+    codes = [language_of(book, options, known_codes)] if known_codes else []
+    _check_speaks(workspace, options.voice_model, codes, options.voice)
 
 
 def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], voice: str) -> None:

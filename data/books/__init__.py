@@ -1,0 +1,1 @@
+"""Books as chapters of paragraphs: EPUB, HTML, Markdown and plain text."""
