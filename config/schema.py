@@ -235,6 +235,7 @@ SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 UnknownCharacters = Literal["refuse", "leave_out", "unk"]
 Device = Literal["auto", "cpu", "cuda"]
 WeightSet = Literal["auto", "raw", "ema"]
+EngineName = Literal["here", "processes", "ray"]
 
 
 class Options(BaseModel):
@@ -272,6 +273,12 @@ def _fractions(kind: type[Options]) -> tuple[str, ...]:
     """Names of the fields that take a number with a fraction."""
     return tuple(name for name, field in kind.model_fields.items()
                  if float in (field.annotation, *get_args(field.annotation)))
+
+
+# The fields of the verbs whose batches can run in several processes (`core.jobs.engines`).
+_ENGINE = Field("here", title="Engine", description="Where batches run: `here`, in the job's own process; `processes` of this machine, one per GPU or `workers`; or a `ray` cluster. All write the same bytes on the same processor with as many threads each.")
+_WORKERS = Field(0, ge=0, le=1024, title="Workers", description="Number of workers of the engines `processes` and `ray`; 0 is one per GPU, else as many as the cores have room for. A worker loads the model once.")
+_RAY_ADDRESS = Field("", max_length=200, title="Ray address", description="Address of a running Ray cluster, such as `10.0.0.5:6379`, for the engine `ray`; empty starts one on this machine.")
 
 
 class DownloadOptions(Options):
@@ -383,6 +390,9 @@ class SegmentOptions(ClipOptions):
     segments: Name = Field("", validate_default=True, title="Name", description="Name of the segments in the workspace.")
     language: LanguageCode = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`.")
     threshold: float = Field(0.5, ge=0.05, le=0.95, title="VAD threshold", description="Speech probability (Silero VAD) above which audio counts as speech; lower finds fainter speech, and more noise.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class TranscribeOptions(Options):
@@ -395,6 +405,9 @@ class TranscribeOptions(Options):
     flag_below: float = Field(0.5, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower recogniser confidence are flagged for review.")
     drop_below: float = Field(0.0, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower recogniser confidence are excluded from the dataset; 0 keeps all.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class AlignOptions(ClipOptions):
@@ -411,6 +424,9 @@ class AlignOptions(ClipOptions):
     flag_below: float = Field(0.3, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower alignment score are flagged for review.")
     drop_below: float = Field(0.1, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower alignment score are excluded, and listed.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 DEMO = "demo"
@@ -451,6 +467,9 @@ class PrepareOptions(Options):
     recogniser: bool = Field(True, title="Train recogniser", description="Also train a recogniser (ASR) on a dataset of 10 minutes or more in a new language, which measures the speech of its models: at most 3 minutes on two cores per hour of speech. Not for `demo`.")
     seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the split and the variants.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class ResynthesizeOptions(Options):
@@ -481,6 +500,9 @@ class ReviseOptions(Options):
     language: LanguageOrNothing = Field("", title="Language", description="The code of the right language, where the dataset was given a wrong one; its texts are then read without text rules. Empty keeps the language.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 GROUPS = ("Data", "Optimizer", "Adapters", "Losses and regularization", "Checkpoints and evaluation",

@@ -18,6 +18,7 @@ import time
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from core.dataset import languages, model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
+from core.jobs.engines import HERE, Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import dataset_recognisers, model_info
@@ -53,7 +55,7 @@ from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
 from data.importers import SourceEntry, SourceRow, unused_id
 from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
-from data.measures import measure
+from data.measures import Measures, measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, why_untrainable, with_sources
 from data.text_match import MatchKind, TextMatch
@@ -107,9 +109,11 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
             reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {cause}. Add recordings (--add-to), "
                                         "name the speakers right, or change the held-out share (--held-out)."))
 
+    engine = Engine.from_options(options, options.device, reporter)
     with stage(reporter, "features"):
-        extractor = chosen.load_extractor(model_folder, compute.setup_device(options.device))
-        failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
+        compute.setup_device(options.device)
+        extractor = FamilyExtractor(family_of(workspace, base_model), model_folder, options.device)
+        failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter), engine)
         cache = FeatureCache(workspace.cache, extractor.fingerprint)
         max_speech_length = chosen.max_speech_length(model_folder)
         too_long = model_limits.warn_too_long(dataset, cache, max_speech_length, reporter)
@@ -132,7 +136,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         other_texts = _find_other_texts(dataset, readings, model_recogniser, reporter,
                                         thorough=options.compare_all_texts)
         with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
-                                    other_texts)
+                                    other_texts, engine)
 
     # A recogniser of the dataset hears texts in languages that the model's does not know.
     trained: Result = {}
@@ -500,20 +504,48 @@ def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporte
     return recipe
 
 
+class FamilyExtractor:
+    """The extractor of a base model, loaded at its first use. It is pickled without weights, for workers."""
+
+    def __init__(self, family_name: str, model_folder: Path, device: str) -> None:
+        self._family_name, self._model_folder, self._device = family_name, model_folder, device
+        self.fingerprint = family(family_name).extractor_fingerprint(model_folder)
+        self._extractor: Extractor | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_extractor": None}
+
+    def _loaded(self) -> Extractor:
+        if self._extractor is None:
+            device = compute.setup_device(self._device)
+            self._extractor = family(self._family_name).load_extractor(self._model_folder, device)
+        return self._extractor
+
+    @property
+    def sample_rate(self) -> int:
+        return self._loaded().sample_rate
+
+    def extract(self, waveform: torch.Tensor) -> Features:
+        return self._loaded().extract(waveform)
+
+    def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        return self._loaded().extract_batch(waveforms)
+
+
 def extract_features(dataset: PreparedDataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
-                     recipe: AugmentationRecipe | None = None) -> int:
+                     recipe: AugmentationRecipe | None = None, engine: Engine = HERE) -> int:
     """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning.
 
-    With a `recipe` the variants of the training clips are cached as well.
+    With a `recipe` the variants of the training clips are cached as well. Other engines than `here` pickle `extractor`.
     """
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
-    failed = _extract(_Takes(dataset, cache), extractor, reporter, "clips")
+    failed = _extract(_Takes(dataset, cache), extractor, reporter, "clips", engine)
     if failed == len(dataset.clips):
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
     keys: Iterator[str] = (clip.feature_key for clip in dataset.clips)
     if recipe is not None:
         variants = _Takes(dataset, cache, recipe)
-        _extract(variants, extractor, reporter, "variants")
+        _extract(variants, extractor, reporter, "variants", engine)
         augmentation.save(dataset.folder, recipe)
         keys = chain(keys, (take.key for clip in dataset.clips for take in variants.of(clip)))
     cache.save_pack(dataset.card.fingerprint, keys)
@@ -576,64 +608,110 @@ class _Takes:
             yield [longest, *islice(takes, count - 1)]
 
 
-def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str) -> int:
+def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str, engine: Engine) -> int:
     """Cache the features of the takes that have none; how many failed, each named in a warning."""
     total, pending = takes.waiting()
     done_count, failed = total - len(pending), 0
     if done_count:
         reporter.emit(Progress(done_count, total, unit, "cached before"))
-    for batch in takes.batches(pending):
-        check_stop(reporter, f"Stopped after {done_count} of {total} {unit}; they are kept.")
 
-        # A take that cannot be read is named, and the others go on.
-        waveforms: list[tuple[_Take, torch.Tensor]] = []
-        for take in batch:
-            try:
-                waveforms.append((take, take.load(takes.dataset, extractor.sample_rate)))
-            except UserError as error:
-                reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
-        extracted: list[tuple[_Take, Features]] = []
-        try:
-            batch_features = extractor.extract_batch([waveform for _, waveform in waveforms]) if waveforms else []
-            extracted = [(take, features) for (take, _), features in zip(waveforms, batch_features, strict=True)]
-        except (UserError, torch.OutOfMemoryError):
-            # Takes are extracted one by one, so that the bad one is named and the others are kept.
-            for take, waveform in waveforms:
-                try:
-                    extracted.append((take, extractor.extract(waveform)))
-                except (UserError, torch.OutOfMemoryError) as error:
-                    reason = (error.message if isinstance(error, UserError)
-                              else "it does not fit in the memory of the device.")
-                    reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
+    def stop_message() -> str:
+        return f"Stopped after {done_count} of {total} {unit}; they are kept."
 
-        for take, features in extracted:
-            takes.cache.save(take.key, features.arrays)
-        failed += len(batch) - len(extracted)
+    # The clips stay with the driver: they may lie in a file of this process.
+    load = partial(_ExtractionWorker, replace(takes.dataset, clips=()), takes.cache, extractor)
+    for batch, failed_count in run_batches(load, _ExtractionWorker.extract, takes.batches(pending), engine, reporter,
+                                           stop_message):
+        if isinstance(failed_count, LostBatch):
+            reporter.emit(WarningRaised(f"{batch[0].name} has no features: {failed_count.reason}."))
+            failed_count = len(batch)
+        failed += failed_count
         done_count += len(batch)
         reporter.emit(Progress(done_count, total, unit, batch[-1].name))
     return failed
 
 
-def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter) -> None:
+@dataclass(frozen=True)
+class _ExtractionWorker:
+    """Extracts the features of takes and caches them."""
+
+    dataset: PreparedDataset  # without clips
+    cache: FeatureCache
+    extractor: Extractor
+    reporter: Reporter
+
+    def extract(self, batch: Sequence[_Take]) -> int:
+        """Cache the features of a batch; how many takes failed, each named in a warning."""
+        # A take that cannot be read is named, and the others go on.
+        waveforms: list[tuple[_Take, torch.Tensor]] = []
+        for take in batch:
+            try:
+                waveforms.append((take, take.load(self.dataset, self.extractor.sample_rate)))
+            except UserError as error:
+                self.reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
+        extracted: list[tuple[_Take, Features]] = []
+        try:
+            batch_features = self.extractor.extract_batch([wave for _, wave in waveforms]) if waveforms else []
+            extracted = [(take, features) for (take, _), features in zip(waveforms, batch_features, strict=True)]
+        except (UserError, torch.OutOfMemoryError):
+            # Takes are extracted one by one, so that the bad one is named and the others are kept.
+            for take, waveform in waveforms:
+                try:
+                    extracted.append((take, self.extractor.extract(waveform)))
+                except (UserError, torch.OutOfMemoryError) as error:
+                    reason = (error.message if isinstance(error, UserError)
+                              else "it does not fit in the memory of the device.")
+                    self.reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
+
+        for take, features in extracted:
+            self.cache.save(take.key, features.arrays)
+        return len(batch) - len(extracted)
+
+
+def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, engine: Engine = HERE) -> None:
     """Measure the recordings that were not measured yet; a stop keeps what was measured."""
     store = MeasureStore(workspace)
     done_count, total = 0, len(dataset.clips)
-    for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
-        measures = store.load(clip.sha256 for clip in part)
-        pending = [clip for clip in part if clip.sha256 not in measures]
-        if pending:
-            check_stop(reporter, f"Stopped after measuring {done_count} of {total} clips; they are kept.")
-            new_measures = {}
-            for clip in pending:
-                try:
-                    waveform, rate = audio.read(dataset.audio_path(clip))
-                    new_measures[clip.sha256] = measure(waveform.numpy(), rate)
-                except UserError as error:
-                    reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
+
+    def batches() -> Iterator[list[ManifestClip]]:
+        nonlocal done_count
+        for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
+            measures = store.load(clip.sha256 for clip in part)
+            pending = [clip for clip in part if clip.sha256 not in measures]
+            done_count += len(part) - len(pending)
+            if pending:
+                yield pending
+
+    def stop_message() -> str:
+        return f"Stopped after measuring {done_count} of {total} clips; they are kept."
+
+    load = partial(_MeasuringWorker, replace(dataset, clips=()))
+    for batch, new_measures in run_batches(load, _MeasuringWorker.measure, batches(), engine, reporter, stop_message):
+        if isinstance(new_measures, LostBatch):
+            reporter.emit(WarningRaised(f"{batch[0].id} could not be measured: {new_measures.reason}."))
+        else:
             store.save(new_measures)
-        done_count += len(part)
-        if pending:
-            reporter.emit(Progress(done_count, total, "clips", "measured"))
+        done_count += len(batch)
+        reporter.emit(Progress(done_count, total, "clips", "measured"))
+
+
+@dataclass(frozen=True)
+class _MeasuringWorker:
+    """Measures recordings."""
+
+    dataset: PreparedDataset  # without clips
+    reporter: Reporter
+
+    def measure(self, batch: Sequence[ManifestClip]) -> dict[str, Measures]:
+        """The measures by hash; a clip that cannot be read is named in a warning."""
+        measures = {}
+        for clip in batch:
+            try:
+                waveform, rate = audio.read(self.dataset.audio_path(clip))
+                measures[clip.sha256] = measure(waveform.numpy(), rate)
+            except UserError as error:
+                self.reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
+        return measures
 
 
 def _recogniser_of_dataset(dataset: PreparedDataset, workspace: Workspace,
@@ -671,14 +749,14 @@ def _find_other_texts(dataset: PreparedDataset, readings: Mapping[str, TextNorma
 def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter,
                 readings: Mapping[str, TextNormaliser], max_text_length: int = 0,
                 long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE,
-                other_texts: Mapping[str, str] = _NONE) -> int:
+                other_texts: Mapping[str, str] = _NONE, engine: Engine = HERE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
     `readings`: by language. `max_text_length`: characters that the model can hold, 0 where unknown.
     `long_speech`: by id, in words, the clips whose speech is longer than the model can hold. `other_texts`: by id, in
     words, the clips in which a recogniser hears another text.
     """
-    measure_dataset(dataset, workspace, reporter)
+    measure_dataset(dataset, workspace, reporter, engine)
     about = {"dataset": dataset.card.name, **reading_names(dataset.card, readings),
              # where the texts were counted in tokens, their length in characters does not matter
              "max_text_length": "0" if coverage.checked else str(max_text_length),

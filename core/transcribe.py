@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,12 @@ import soxr
 
 from config.errors import UserError
 from config.schema import TranscribeOptions
+from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.library.segments import SegmentClip, Segments
 from core.speech import transcription as recognisers
-from core.speech.transcription import Transcript
+from core.speech.transcription import RecogniserSource, Transcriber, Transcript
 from core.workspace import Workspace
 from data.durable_files import append_text, check_no_link_out
 from data.importers import safe_id
@@ -49,22 +51,35 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
     transcripts_by_id = transcripts.load()
 
     pending = [piece for piece in pieces if piece.id not in transcripts_by_id]
+    engine = Engine.from_options(options, options.device, reporter)
+    lost: dict[str, str] = {}  # why a clip has no transcript, by id
+    done_count = len(pieces) - len(pending)
+
+    def stop_message() -> str:
+        return f"Stopped after {done_count} of {pluralize(len(pieces), 'clip')}; their texts are kept."
+
     if pending:
-        recogniser = recognisers.load_transcriber(options.recogniser, options.revision, segments.card.language,
-                                                  options.recogniser_language, options.device, workspace, reporter)
+        source = recognisers.find_recogniser(options.recogniser, options.revision, segments.card.language,
+                                             options.recogniser_language, options.device, workspace, reporter)
+        load = partial(_TranscriptionWorker.load, segments.folder, source)
         with stage(reporter, "transcribe"):
-            done_count = len(pieces) - len(pending)
-            for batch in _batches(pending):
-                check_stop(reporter,
-                           f"Stopped after {done_count} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
-                waveforms = [_waveform(check_no_link_out(segments.folder, piece.audio), piece, recogniser.sample_rate)
-                             for piece in batch]
-                new_transcripts = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms),
-                                           strict=True))
-                transcripts.add(new_transcripts)
-                transcripts_by_id |= new_transcripts
+            for batch, new_transcripts in run_batches(load, _TranscriptionWorker.transcribe, _batches(pending), engine,
+                                                      reporter, stop_message):
+                if isinstance(new_transcripts, LostBatch):
+                    lost[batch[0].id] = new_transcripts.reason
+                else:
+                    transcripts.add(new_transcripts)
+                    transcripts_by_id |= new_transcripts
                 done_count += len(batch)
-                reporter.emit(Progress(done_count, len(pieces), "clips", new_transcripts[batch[-1].id].text[:60]))
+                last_transcript = transcripts_by_id.get(batch[-1].id)
+                reporter.emit(Progress(done_count, len(pieces), "clips",
+                                       last_transcript.text[:60] if last_transcript else ""))
+
+    # A clip that killed its worker is left without a text; it is tried again when the job runs again.
+    for piece in pieces:
+        if piece.id in lost:
+            reporter.emit(WarningRaised(f"{piece.recording} at {piece.from_s:.1f} s has no text: {lost[piece.id]}."))
+            transcripts_by_id[piece.id] = Transcript("", 0.0)
 
     transcribed = []
     for piece in pieces:
@@ -110,6 +125,24 @@ class TranscriptFile:
             json.dumps({"id": name, "text": transcript.text, "score": round(transcript.score, 4)},
                        ensure_ascii=False) + "\n"
             for name, transcript in transcripts.items()))
+
+
+@dataclass(frozen=True)
+class _TranscriptionWorker:
+    """Transcribes clips of segments."""
+
+    folder: Path  # of the segments
+    recogniser: Transcriber
+
+    @classmethod
+    def load(cls, folder: Path, source: RecogniserSource, _reporter: Reporter) -> _TranscriptionWorker:
+        return cls(folder, source.load_transcriber())
+
+    def transcribe(self, batch: Sequence[SegmentClip]) -> dict[str, Transcript]:
+        """The transcripts of a batch, by id."""
+        waveforms = [_waveform(check_no_link_out(self.folder, piece.audio), piece, self.recogniser.sample_rate)
+                     for piece in batch]
+        return dict(zip((piece.id for piece in batch), self.recogniser.transcribe(waveforms), strict=True))
 
 
 def _batches(pieces: Sequence[SegmentClip]) -> Iterator[list[SegmentClip]]:
