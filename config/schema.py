@@ -784,6 +784,9 @@ class EvaluateOptions(Options):
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class ListeningTestOptions(Options):

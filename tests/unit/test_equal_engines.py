@@ -1,0 +1,179 @@
+"""Every verb writes the same bytes with every engine, also if workers are killed at random moments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from small_data import Recorder
+from test_segments import srt, write_long
+
+from config.schema import AlignOptions, EvaluateOptions, PrepareOptions, SegmentOptions, TranscribeOptions
+from core import align, evaluate, prepare, segment, transcribe
+from core.dataset.clip_index import MeasureStore
+from core.workspace import Workspace
+from data import manifest
+from data.feature_cache import FeatureCache
+from models.registry import family
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHERS = ["processes", pytest.param("ray", marks=pytest.mark.skipif(
+    find_spec("ray") is None, reason="the optional package ray is not installed"))]
+
+
+def demo_workspace(path: Path) -> Workspace:
+    opened = Workspace.open(path)
+    (opened.models / "tiny").symlink_to(ROOT / "models/tiny/pack")
+    return opened
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file below a folder, by its name there."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def prepared(path: Path, clips: int, recorder: Recorder | None = None, **more: object) -> dict[str, object]:
+    """What `prepare` makes of the first clips of the demo: dataset, features with variants, and measures."""
+    workspace = demo_workspace(path)
+    options = PrepareOptions.model_validate({"max_clips": clips, "variants": 1, "device": "cpu", **more})
+    prepare.run(options, workspace, recorder or Recorder())
+    dataset = manifest.load(workspace.dataset("amharic-demo"))
+    cache = FeatureCache(workspace.cache, family("tiny").extractor_fingerprint(workspace.model("tiny")))
+    measures = MeasureStore(workspace).load(clip.sha256 for clip in dataset.clips)
+    assert len(measures) == len(dataset.clips)
+    return {"dataset": contents(dataset.folder), "features": contents(cache.root / cache.fingerprint),
+            "measures": {name: values.to_json() for name, values in measures.items()}}
+
+
+@contextmanager
+def killing_workers(seed: int, seconds: tuple[float, float]) -> Iterator[list[int]]:
+    """Kill a random worker process after each pause of random length; the ids of those that were killed."""
+    choice, killed, ended = random.Random(seed), list[int](), threading.Event()
+
+    def kill() -> None:
+        while not ended.wait(choice.uniform(*seconds)):
+            workers = multiprocessing.active_children()
+            if workers:
+                victim = choice.choice(workers)
+                if victim.pid is not None:
+                    os.kill(victim.pid, signal.SIGKILL)
+                    killed.append(victim.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        killer.join()
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_a_prepared_dataset_is_the_same(tmp_path: Path, engine: str) -> None:
+    here = prepared(tmp_path / "here", 70)
+    assert prepared(tmp_path / "there", 70, engine=engine, workers=2) == here
+    assert len(here["features"]) == 70 + 63 + 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_segments_and_their_transcripts_are_the_same(tmp_path: Path, engine: str) -> None:
+    for name, first in (("one", 0), ("two", 8), ("three", 16)):
+        write_long(tmp_path / "in" / f"{name}.wav", first, 4 + first // 4, first)
+    made = {}
+    for name in ("here", engine):
+        workspace = demo_workspace(tmp_path / name)
+        choice = {} if name == "here" else {"engine": name, "workers": 2}
+        segment.run(SegmentOptions.model_validate({"source": str(tmp_path / "in"), "segments": "talks",
+                                                   "language": "am", **choice}), workspace, Recorder())
+        transcribe.run(TranscribeOptions.model_validate({"segments": "talks", "recogniser": "built-in",
+                                                         "device": "cpu", **choice}), workspace, Recorder())
+        made[name] = contents(workspace.segments / "talks")
+    assert made[engine] == made["here"]
+    assert any(name.startswith("work/transcripts/") for name in made["here"])
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_aligned_segments_are_the_same(tmp_path: Path, engine: str) -> None:
+    for number in range(3):
+        truth = write_long(tmp_path / "in" / f"{number}.wav", 5 * number, 4, number)
+        (tmp_path / "in" / f"{number}.srt").write_text(srt(truth), encoding="utf-8")
+    made = {}
+    for name in ("here", engine):
+        workspace, recorder = demo_workspace(tmp_path / name), Recorder()
+        choice = {} if name == "here" else {"engine": name, "workers": 2}
+        result = align.run(AlignOptions.model_validate({
+            "source": str(tmp_path / "in"), "segments": "talks", "language": "am", "recogniser": "built-in",
+            "device": "cpu", **choice}), workspace, recorder)
+        del result["folder"]
+        made[name] = contents(workspace.segments / "talks"), result, recorder.warnings
+    assert made[engine] == made["here"]
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_an_evaluation_has_the_same_clips_and_values(tmp_path: Path, engine: str) -> None:
+    made = {}
+    for name in ("here", engine):
+        workspace, job = demo_workspace(tmp_path / name), tmp_path / f"job-{name}"
+        job.mkdir()
+        choice = {} if name == "here" else {"engine": name, "workers": 2}
+        evaluate.run(EvaluateOptions.model_validate({
+            "models": ["base:tiny", "base:tiny+romanised", "recordings"], "languages": ["en"], "count": 3,
+            "device": "cpu", **choice}), workspace, Recorder(job))
+        clips = json.loads((job / "evaluation.json").read_text())["clips"]
+        for clip in clips:
+            clip["values"].pop("real_time_factor", None)
+        made[name] = clips, contents(job / "audio"), contents(workspace.cache / "evaluation")
+    assert made[engine] == made["here"]
+    assert len(made["here"][0]) == 9
+
+
+@pytest.mark.long
+def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    here = prepared(tmp_path / "here", 300)
+    with killing_workers(1, (2.0, 8.0)) as killed:
+        there = prepared(tmp_path / "there", 300, engine="processes", workers=2)
+    assert there == here
+    assert killed
+
+
+@pytest.mark.long
+def test_a_killed_driver_leaves_no_worker_and_its_job_resumes(tmp_path: Path) -> None:
+    here = prepared(tmp_path / "here", 300, variants=0)
+    workspace = demo_workspace(tmp_path / "there")
+    command = [sys.executable, "-m", "scripts.prepare", "--workspace", str(workspace.path), "--max-clips", "300",
+               "--device", "cpu", "--engine", "processes", "--workers", "2", "--name", "killed"]
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    fingerprint = family("tiny").extractor_fingerprint(workspace.model("tiny"))
+    features = workspace.cache / fingerprint
+    while len(list(features.glob("*.safetensors"))) < 64:
+        assert driver.poll() is None
+        time.sleep(0.05)
+    workers = subprocess.run(["ps", "-o", "pid=", "--ppid", str(driver.pid)], capture_output=True, text=True,
+                             check=True).stdout.split()
+    driver.kill()
+    driver.wait()
+    while any(Path("/proc", number).exists() for number in workers):
+        time.sleep(0.1)
+
+    before = len(list(features.glob("*.safetensors")))
+    assert before < 300
+    subprocess.run([*command[:5], "--resume", "killed"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    dataset = manifest.load(workspace.dataset("amharic-demo"))
+    assert contents(dataset.folder) == here["dataset"]
+    assert contents(features) == here["features"]
+    states = [json.loads(line)["kind"] for line in (workspace.runs / "killed/events.jsonl").read_text().splitlines()]
+    assert states.count("finished") == 1
