@@ -45,6 +45,9 @@ ANY_STEPS = 1_000_000
 """The value of `steps` if epochs or minutes are the length of a training."""
 LENGTHS = ("steps", "max_epochs", "max_minutes")
 """The units in which the length of a training is given."""
+SHARD_IMPORT, SHARD_MERGE = "import", "merge"
+"""Steps of a preparation or transcription in shards, before and after the shards themselves."""
+_SHARD = re.compile(r"([1-9]\d{0,3}|merge)/([1-9]\d{0,3})")
 AUTO_BATCH = 0
 """The value of `batch_size` if the device decides."""
 _LARGEST = 2**53
@@ -106,6 +109,13 @@ def _length(steps: int) -> int:
 
 def _batch_size(value: object) -> object:
     return AUTO_BATCH if isinstance(value, str) and value.strip().lower() == "auto" else value
+
+
+def _shard(value: str) -> str:
+    match = _SHARD.fullmatch(value)
+    if value in ("", SHARD_IMPORT) or (match and (match[1] == SHARD_MERGE or int(match[1]) <= int(match[2]))):
+        return value
+    raise ValueError(f"{value!r} is not a shard: give I/N with I from 1 to N, such as 2/8, or merge/8 after all shards")
 
 
 def _rate(value: int) -> int:
@@ -280,6 +290,8 @@ _ENGINE = Field("here", title="Engine", description="Where batches run: `here`, 
 _WORKERS = Field(0, ge=0, le=1024, title="Workers", description="Number of workers of the engines `processes` and `ray`; 0 is one per GPU, else as many as the cores have room for. A worker loads the model once.")
 _RAY_ADDRESS = Field("", max_length=200, title="Ray address", description="Address of a running Ray cluster, such as `10.0.0.5:6379`, for the engine `ray`; empty starts one on this machine.")
 
+_SHARD_FIELD = Field("", title="Shard", description="`I/N`: do every N-th batch, beginning with the I-th, on one of several machines that share the workspace's folder, without waiting in its queue; then `merge/N` checks that no batch is missing and goes on. Of a preparation, `import` writes the dataset before the first shard.")
+
 
 class DownloadOptions(Options):
     """Download a base model into the workspace."""
@@ -408,6 +420,7 @@ class TranscribeOptions(Options):
     engine: EngineName = _ENGINE
     workers: int = _WORKERS
     ray_address: str = _RAY_ADDRESS
+    shard: Annotated[str, AfterValidator(_shard)] = _SHARD_FIELD
 
 
 class AlignOptions(ClipOptions):
@@ -470,6 +483,7 @@ class PrepareOptions(Options):
     engine: EngineName = _ENGINE
     workers: int = _WORKERS
     ray_address: str = _RAY_ADDRESS
+    shard: Annotated[str, AfterValidator(_shard)] = _SHARD_FIELD
 
 
 class ResynthesizeOptions(Options):

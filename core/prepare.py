@@ -27,7 +27,7 @@ import torch
 
 from config.errors import UserError
 from config.languages import script_doubt
-from config.schema import AS_IS, DEMO, PrepareOptions
+from config.schema import AS_IS, DEMO, SHARD_IMPORT, SHARD_MERGE, PrepareOptions
 from core import compute, recogniser
 from core.dataset import languages, model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
@@ -36,6 +36,7 @@ from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
 from core.jobs.engines import HERE, Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.jobs.shards import Shard, ShardLists
 from core.library import dataset_recognisers, model_info
 from core.library.catalog import family_of
 from core.sources import dataset_source
@@ -74,6 +75,14 @@ _SUFFIXES = {"wav": (".wav",), "flac": (".flac",), "ogg": (".ogg", ".opus", ".og
 
 def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `datasets/NAME`, its features and its clip index; returns the counts."""
+    shard, engine = Shard.parse(options.shard), Engine.from_options(options, options.device, reporter)
+    if shard is not None and not shard.is_merge:
+        if not resolve_inside(workspace.datasets, options.dataset).exists():
+            raise UserError(f"The dataset {options.dataset!r} is not written yet, and its shards share its recordings.",
+                            f"Import it first: the same command with --shard {SHARD_IMPORT}.")
+        if options.variants:
+            raise UserError(f"A shard extracts no variants, and {options.variants} of each clip are asked for.",
+                            f"Give --variants with --shard {SHARD_MERGE}/{shard.count}.")
     base_model = model_info.base_of(workspace, options.model)
     model_folder = workspace.model(base_model)
     chosen = family(family_of(workspace, base_model))
@@ -109,10 +118,17 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
             reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {cause}. Add recordings (--add-to), "
                                         "name the speakers right, or change the held-out share (--held-out)."))
 
-    engine = Engine.from_options(options, options.device, reporter)
+    if options.shard == SHARD_IMPORT:
+        return {"dataset": options.dataset, "state": state, "clips": len(dataset.clips), "shard": SHARD_IMPORT,
+                "folder": str(dataset.folder)}
+
     with stage(reporter, "features"):
         compute.setup_device(options.device)
         extractor = FamilyExtractor(family_of(workspace, base_model), model_folder, options.device)
+        if shard is not None:
+            shard_result = _extract_shard(dataset, extractor, workspace, reporter, engine, shard)
+            if not shard.is_merge:
+                return shard_result
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter), engine)
         cache = FeatureCache(workspace.cache, extractor.fingerprint)
         max_speech_length = chosen.max_speech_length(model_folder)
@@ -587,14 +603,17 @@ class _Takes:
         return [_Take(f"{clip.id}, variant {number}", clip, key, variant)
                 for number, (key, variant) in enumerate(self.recipe.of(clip.feature_key), 1)]
 
-    def waiting(self) -> tuple[int, np.ndarray]:
-        """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first."""
+    def waiting(self, *, cached: bool = False) -> tuple[int, np.ndarray]:
+        """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first.
+
+        `cached`: those with features too.
+        """
         total = 0
         numbers, seconds = array("i"), array("f")
         for place, clip in enumerate(self.dataset.clips):
             for number, take in enumerate(self.of(clip)):
                 total += 1
-                if not self.cache.has(take.key):
+                if cached or not self.cache.has(take.key):
                     numbers.extend((place, number))
                     seconds.append(clip.duration_s)
         order = np.argsort(-np.array(seconds), kind="stable")
@@ -608,10 +627,42 @@ class _Takes:
             yield [longest, *islice(takes, count - 1)]
 
 
+def _extract_shard(dataset: PreparedDataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
+                   engine: Engine, shard: Shard) -> Result:
+    """Cache the features of the clips of a shard; or, to merge, check that the shards have left no gap."""
+    takes = _Takes(dataset, FeatureCache(workspace.cache, extractor.fingerprint))
+    # Every shard forms the same batches, whatever the others have cached meanwhile.
+    _, every_take = takes.waiting(cached=True)
+    lists = ShardLists(takes.cache.root / takes.cache.fingerprint / "shards" / dataset.card.fingerprint,
+                       [[take.key for take in batch] for batch in takes.batches(every_take)])
+    if shard.is_merge:
+        failed_keys = lists.check(shard.count, takes.cache.has)
+        reporter.emit(Plan((f"{pluralize(shard.count, 'shard')} complete: {pluralize(len(every_take), 'clip')}, "
+                            f"{len(failed_keys)} without features.",)))
+        return {}
+
+    own_batches = list(shard.select(takes.batches(every_take)))
+    pending = [batch for batch in own_batches if not all(takes.cache.has(take.key) for take in batch)]
+    total = sum(map(len, own_batches))
+    failed = _extract_batches(takes, pending, total, total - sum(map(len, pending)), extractor, reporter, "clips",
+                              engine)
+    keys = [take.key for batch in own_batches for take in batch]
+    lists.save(shard, [key for key in keys if not takes.cache.has(key)])
+    return {"dataset": dataset.card.name, "shard": str(shard), "clips": total, "features": total - failed,
+            "features_failed": failed}
+
+
 def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str, engine: Engine) -> int:
     """Cache the features of the takes that have none; how many failed, each named in a warning."""
     total, pending = takes.waiting()
-    done_count, failed = total - len(pending), 0
+    return _extract_batches(takes, takes.batches(pending), total, total - len(pending), extractor, reporter, unit,
+                            engine)
+
+
+def _extract_batches(takes: _Takes, batches: Iterable[Sequence[_Take]], total: int, done_count: int,
+                     extractor: Extractor, reporter: Reporter, unit: str, engine: Engine) -> int:
+    """Cache the features of batches, with `done_count` of `total` takes done before; how many failed."""
+    failed = 0
     if done_count:
         reporter.emit(Progress(done_count, total, unit, "cached before"))
 
@@ -620,8 +671,7 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str,
 
     # The clips stay with the driver: they may lie in a file of this process.
     load = partial(_ExtractionWorker, replace(takes.dataset, clips=()), takes.cache, extractor)
-    for batch, failed_count in run_batches(load, _ExtractionWorker.extract, takes.batches(pending), engine, reporter,
-                                           stop_message):
+    for batch, failed_count in run_batches(load, _ExtractionWorker.extract, batches, engine, reporter, stop_message):
         if isinstance(failed_count, LostBatch):
             reporter.emit(WarningRaised(f"{batch[0].name} has no features: {failed_count.reason}."))
             failed_count = len(batch)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +21,12 @@ import pytest
 from small_data import Recorder
 from test_segments import srt, write_long
 
+from config.errors import UserError
+from config.loading import parse_options
 from config.schema import AlignOptions, EvaluateOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, evaluate, prepare, segment, transcribe
 from core.dataset.clip_index import MeasureStore
+from core.jobs.job import NO_DEVICE, choose_device
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache
@@ -139,6 +142,62 @@ def test_an_evaluation_has_the_same_clips_and_values(tmp_path: Path, engine: str
         made[name] = clips, contents(job / "audio"), contents(workspace.cache / "evaluation")
     assert made[engine] == made["here"]
     assert len(made["here"][0]) == 9
+
+
+def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Path) -> None:
+    here = prepared(tmp_path / "here", 70, variants=0)
+    workspace = demo_workspace(tmp_path / "there")
+
+    def step(shard: str) -> Mapping[str, object]:
+        options = PrepareOptions(max_clips=70, device="cpu", shard=shard)
+        assert choose_device("prepare", options.model_dump()) == ("cpu" if shard.startswith("merge") else NO_DEVICE)
+        return prepare.run(options, workspace, Recorder())
+
+    with pytest.raises(UserError, match="'amharic-demo' is not written yet"):
+        step("1/2")
+    step("import")
+    assert step("2/2")["clips"] == 32  # of batches of 32, 32 and 6 clips
+    with pytest.raises(UserError, match=r"1 of 2 shards have no completion list in .*: 1\."):
+        step("merge/2")
+    assert step("1/2")["clips"] == 38
+
+    # A result that was deleted since is a gap, which the shard fills.
+    features = workspace.cache / family("tiny").extractor_fingerprint(workspace.model("tiny"))
+    lost = next(features.glob("*.safetensors"))
+    content = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(UserError, match=f"lacks 1 of 3[28] results, such as {lost.stem}"):
+        step("merge/2")
+    step("1/2")
+    step("2/2")
+    assert lost.read_bytes() == content
+    step("merge/2")
+    shards = {name: digest for name, digest in contents(features).items() if name.startswith("shards/")}
+    assert len(shards) == 2
+    assert {name: digest for name, digest in contents(features).items() if name not in shards} == here["features"]
+    assert contents(workspace.dataset("amharic-demo")) == here["dataset"]
+
+
+def test_shards_of_a_transcription_make_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcribe, "_BATCH_CLIPS", 2)
+    write_long(tmp_path / "in" / "one.wav", 0, 12, 0)
+    made = {}
+    for name, shards in (("here", [""]), ("there", ["3/3", "1/3", "2/3", "merge/3"])):
+        workspace = demo_workspace(tmp_path / name)
+        segment.run(SegmentOptions(source=str(tmp_path / "in"), segments="talks", language="am"), workspace, Recorder())
+        for shard in shards:
+            transcribe.run(TranscribeOptions(segments="talks", recogniser="built-in", device="cpu", shard=shard),
+                           workspace, Recorder())
+        made[name] = contents(workspace.segments / "talks")
+    extra = {name for name in made["there"] if "-of-3" in name}
+    assert len(extra) == 6
+    assert {name: digest for name, digest in made["there"].items() if name not in extra} == made["here"]
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "merge", "all/2"])
+def test_what_is_no_shard_is_refused(shard: str) -> None:
+    with pytest.raises(UserError, match="is not a shard: give I/N"):
+        parse_options(PrepareOptions, {"shard": shard})
 
 
 @pytest.mark.long
