@@ -454,6 +454,7 @@ class _RayActors:
     def __init__(self, payload: bytes, engine: Engine, reporter: Reporter) -> None:
         # Usage statistics are off before ray is imported; it reads other settings, such as the token, by itself.
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_worker_niceness", "0")  # that of the job, instead of 15
         self._ray = _import_ray()
         from ray.exceptions import RayActorError
 
