@@ -54,19 +54,30 @@ from data.disk_collections import DiskDict, chunked
 from data.durable_files import atomic_directory, link_or_copy
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
-from data.importers import SourceEntry, SourceRow, unused_id
+from data.importers import SkippedRow, SourceEntry, SourceRow, unused_id
 from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, why_untrainable, with_sources
 from data.text_match import MatchKind, TextMatch
-from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, store_row, validate
+from data.validation import (
+    CheckAll,
+    CheckedRow,
+    RowCheck,
+    RowChecker,
+    ValidationFinding,
+    ValidationReport,
+    checked_rows_on_disk,
+    store_row,
+    validate,
+)
 from models.base import CTCRecogniser, Extractor, Features
 from models.registry import family
 
 _SHOWN_FINDINGS = 10
 _BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
 _MEASURED_AT_ONCE = 64  # recordings
+_CHECKED_AT_ONCE = 16  # rows of a source
 _NONE: Mapping[str, str] = {}
 _SUFFIXES = {"wav": (".wav",), "flac": (".flac",), "ogg": (".ogg", ".opus", ".oga"), "mp3": (".mp3",),
              "aiff": (".aiff", ".aif"), "au": (".au",), "caf": (".caf",), "w64": (".w64",)}
@@ -113,7 +124,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 f"{speaks_already}, and nothing of it may change: these recordings are not for training on. A training "
                 f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
                 "If they are in another language, prepare them under another name with its code."))
-        dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
+        dataset, state, report = import_dataset(options, front_end.style, workspace, reporter, engine)
         if is_new and (cause := why_untrainable(dataset.clips)):
             reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {cause}. Add recordings (--add-to), "
                                         "name the speakers right, or change the held-out share (--held-out)."))
@@ -235,8 +246,8 @@ class MergeTarget:
             self.by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
 
 
-def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
-                   reporter: Reporter) -> tuple[PreparedDataset, str, ValidationReport]:
+def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace, reporter: Reporter,
+                   engine: Engine = HERE) -> tuple[PreparedDataset, str, ValidationReport]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
     readings = _readings(options, style, workspace)
     reading = readings[options.language.partition(",")[0]]
@@ -260,7 +271,10 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter,
                                     options.max_clips) as gathered:
-        rows, splits, report = _check(gathered, options, reading, old, reporter)
+        check_all = None
+        if engine.name != "here":
+            check_all = partial(_check_rows, options, style, workspace, engine, reporter)
+        rows, splits, report = _check(gathered, options, reading, old, reporter, check_all)
         _show(report, reporter)
         made_clips = (ManifestClip(row.row.id,
                                    f"audio/{row.row.id}{_suffix(row)}",
@@ -291,7 +305,8 @@ def _merge_target(options: PrepareOptions, readings: Mapping[str, TextNormaliser
 
 
 def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: TextNormaliser,
-           old: MergeTarget | None, reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
+           old: MergeTarget | None, reporter: Reporter,
+           check_all: CheckAll | None) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
     """The rows that can be used, the split of each, and what was found."""
     imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
@@ -315,7 +330,8 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
                             verbalize=reading.verbalize, folder=gathered.made,
-                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges)
+                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges,
+                            check_all=check_all)
     notes = imported.notes
     if old is not None:
         rows, findings, note = merge_rows(old, rows, public_name(options.source), gathered.made)
@@ -351,6 +367,34 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     report = replace(report, trimmed_clips=sum(seconds > 0 for seconds in trimmed_s),
                      trimmed_s=round(sum(trimmed_s), 3))
     return rows, splits, report.with_warnings(note_one_recording(rows, splits) if old is None else ())
+
+
+def _check_rows(options: PrepareOptions, style: Style, workspace: Workspace, engine: Engine, reporter: Reporter,
+                entries: Iterable[SourceEntry]) -> Iterator[tuple[SourceEntry, RowCheck | None]]:
+    """Check rows in batches; one that kills its worker is skipped."""
+    load = partial(_CheckingWorker.load, options, style, workspace)
+    for batch, checks in run_batches(load, _CheckingWorker.check, chunked(entries, _CHECKED_AT_ONCE), engine, reporter,
+                                     lambda: "Stopped before the dataset was written."):
+        if isinstance(checks, LostBatch):
+            entry = batch[0]
+            yield SkippedRow(entry.location, f"it could not be checked: {checks.reason}"), None
+        else:
+            yield from zip(batch, checks, strict=True)
+
+
+@dataclass(frozen=True)
+class _CheckingWorker:
+    """Checks rows of a source."""
+
+    checker: RowChecker
+
+    @classmethod
+    def load(cls, options: PrepareOptions, style: Style, workspace: Workspace, _reporter: Reporter) -> _CheckingWorker:
+        reading = _readings(options, style, workspace)[options.language.partition(",")[0]]
+        return cls(RowChecker(reading, remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges))
+
+    def check(self, batch: Sequence[SourceEntry]) -> list[RowCheck | None]:
+        return [self.checker.check(entry) if isinstance(entry, SourceRow) else None for entry in batch]
 
 
 def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,

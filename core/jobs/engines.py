@@ -12,12 +12,11 @@ still kills its worker comes back as a `LostBatch`, for the caller to name.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
@@ -129,8 +128,8 @@ def run_batches(load: Callable[[Reporter], State], work: Callable[[State, Sequen
     if engine.name == "here":
         yield from _run_here(load, work, batches, reporter, stop_message, progress)
         return
-    payload = pickle.dumps((load, work, reporter.directory, confinement.workspace()))
-    pool: _Pool = _Processes(payload, engine) if engine.name == "processes" else _RayActors(payload, engine, reporter)
+    setup = _Setup(load, work, reporter.directory, confinement.workspace())
+    pool: _Pool = _Processes(setup, engine) if engine.name == "processes" else _RayActors(setup, engine, reporter)
     with closing(pool):
         yield from _run_in_pool(pool, batches, reporter, stop_message, progress)
 
@@ -163,6 +162,16 @@ class _BatchReporter(ForwardingReporter):
             super().emit(event)
         elif self._progress is not None:
             self._progress(self.batch, event)
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What a worker gets at its start."""
+
+    load: Callable[[Reporter], Any]
+    work: Callable[[Any, Sequence[Any]], Any]
+    directory: Path  # of the job
+    workspace: Path | None  # that a confined process may read
 
 
 # What a worker sends to the driver, beside `Progress`.
@@ -323,11 +332,11 @@ class _WorkerReporter:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as the driver can unpickle it, with the worker's traceback as a note."""
+    """The error in a class that every process has, with the worker's traceback as a note."""
     text = traceback.format_exc()
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  its own
-    except Exception:  # noqa: BLE001  some classes pickle and cannot be unpickled
+    if type(error).__name__ == "OutOfMemoryError":
+        error = MemoryError(str(error))
+    elif not (isinstance(error, UserError) or type(error).__module__ == "builtins"):
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(f"In a worker:\n{text}")
     return error
@@ -336,9 +345,9 @@ def _portable(error: Exception) -> Exception:
 class _Processes:
     """Worker processes of this machine; each has a pipe, on which it gets batches and sends answers."""
 
-    def __init__(self, payload: bytes, engine: Engine) -> None:
+    def __init__(self, setup: _Setup, engine: Engine) -> None:
         self.workers = engine.workers
-        self._payload, self._gpus = payload, engine.gpus
+        self._setup, self._gpus = setup, engine.gpus
         self._processes: dict[int, _Process] = {}
 
     def submit(self, worker: int, batch: Sequence[Any]) -> None:
@@ -349,7 +358,7 @@ class _Processes:
             process = None
         if process is None:
             gpu = self._gpus[worker % len(self._gpus)] if self._gpus else None
-            process = self._processes[worker] = _Process.start(self._payload, gpu)
+            process = self._processes[worker] = _Process.start(self._setup, gpu)
         process.is_busy = True
         with suppress(BrokenPipeError, ConnectionResetError):  # `wait` finds that it died
             process.pipe.send(batch)
@@ -397,14 +406,13 @@ class _Process:
     is_busy: bool = False
 
     @classmethod
-    def start(cls, payload: bytes, gpu: str | None) -> _Process:
+    def start(cls, setup: _Setup, gpu: str | None) -> _Process:
         # A forked process could not use CUDA, and would hold the pipes of the others open.
         context = get_context("spawn")
         pipe, remote_pipe = context.Pipe()
-        environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        process = context.Process(target=_serve_batches, args=(remote_pipe, environment, payload, os.getpid()),
-                                  daemon=True)
-        process.start()
+        process = context.Process(target=_serve_batches, args=(remote_pipe, setup, os.getpid()), daemon=True)
+        with _visible_gpu(gpu):
+            process.start()
         remote_pipe.close()
         return cls(process, pipe)
 
@@ -421,20 +429,33 @@ class _Process:
         return f"its worker ended with exit code {code}"
 
 
-def _serve_batches(pipe: connection.Connection, environment: Mapping[str, str], payload: bytes, driver: int) -> None:
+@contextmanager
+def _visible_gpu(gpu: str | None) -> Iterator[None]:
+    """Context in which a process is started that sees this GPU alone; None: all that this one sees."""
+    name = "CUDA_VISIBLE_DEVICES"
+    before = os.environ.get(name)
+    if gpu is not None:
+        os.environ[name] = gpu
+    try:
+        yield
+    finally:
+        if gpu is not None:
+            os.environ.pop(name)
+            os.environ |= {} if before is None else {name: before}
+
+
+def _serve_batches(pipe: connection.Connection, setup: _Setup, driver: int) -> None:
     """The process of a worker: load the state, then answer batches until the driver closes the pipe."""
-    os.environ.update(environment)  # before torch is imported by the payload
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the driver decides
     exit_with_parent(driver)
 
-    load, work, directory, workspace = pickle.loads(payload)  # noqa: S301  from the driver
     # There is one batch at a time, so what can be read within one is the end of the pipe.
-    reporter = _WorkerReporter(directory, pipe.send, pipe.poll)
-    if workspace is not None:
-        confinement.include(workspace)
+    reporter = _WorkerReporter(setup.directory, pipe.send, pipe.poll)
+    if setup.workspace is not None:
+        confinement.include(setup.workspace)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError, StopRequested):
         batch = pipe.recv()
-        loading = reporter.answer_of(lambda: load(reporter))
+        loading = reporter.answer_of(lambda: setup.load(reporter))
         if loading.error is not None:
             pipe.send(loading)
             return
@@ -442,7 +463,7 @@ def _serve_batches(pipe: connection.Connection, environment: Mapping[str, str], 
 
         state, events = loading.outcome, loading.events
         while True:
-            answer = reporter.answer_of(lambda: work(state, batch))  # noqa: B023  called at once
+            answer = reporter.answer_of(lambda: setup.work(state, batch))  # noqa: B023  called at once
             pipe.send(_Answer((*events, *answer.events), answer.outcome, answer.error))
             events = ()
             batch = pipe.recv()
@@ -451,14 +472,14 @@ def _serve_batches(pipe: connection.Connection, environment: Mapping[str, str], 
 class _RayActors:
     """Actors of a Ray cluster (https://docs.ray.io); their progress within a batch is not seen."""
 
-    def __init__(self, payload: bytes, engine: Engine, reporter: Reporter) -> None:
+    def __init__(self, setup: _Setup, engine: Engine, reporter: Reporter) -> None:
         # Usage statistics are off before ray is imported; it reads other settings, such as the token, by itself.
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_worker_niceness", "0")  # that of the job, instead of 15
         self._ray = _import_ray()
         from ray.exceptions import RayActorError
 
-        self._actor_error, self._payload = RayActorError, payload
+        self._actor_error, self._setup = RayActorError, setup
         self._connect(engine)
         threads, resources = threads_per_process(), self._ray.cluster_resources()
         cores, gpus = resources.get("CPU", 1.0), resources.get("GPU", 0.0)
@@ -495,7 +516,7 @@ class _RayActors:
 
     def submit(self, worker: int, batch: Sequence[Any]) -> None:
         if worker not in self._actors:
-            self._actors[worker] = self._actor_class.options(**self._options).remote(self._payload)
+            self._actors[worker] = self._actor_class.options(**self._options).remote(self._setup)
             self._loading[worker] = self._actors[worker].load.remote()
         self._running[self._actors[worker].work.remote(batch)] = worker
 
@@ -526,16 +547,15 @@ class _RayActors:
 class _RayActor:
     """A worker of Ray."""
 
-    def __init__(self, payload: bytes) -> None:
-        load, self._work, directory, workspace = pickle.loads(payload)  # noqa: S301  from the driver
-        if workspace is not None:
-            confinement.include(workspace)
-        self._reporter = _WorkerReporter(directory, lambda progress: None, lambda: False)
-        self._load: Callable[[Reporter], Any] = load
+    def __init__(self, setup: _Setup) -> None:
+        if setup.workspace is not None:
+            confinement.include(setup.workspace)
+        self._setup = setup
+        self._reporter = _WorkerReporter(setup.directory, lambda progress: None, lambda: False)
         self._loaded: _Answer | None = None
 
     def load(self) -> None:
-        self._loaded = self._reporter.answer_of(lambda: self._load(self._reporter))
+        self._loaded = self._reporter.answer_of(lambda: self._setup.load(self._reporter))
 
     def work(self, batch: Sequence[Any]) -> _Answer:
         assert self._loaded is not None
@@ -543,7 +563,7 @@ class _RayActor:
             return self._loaded
         state, events = self._loaded.outcome, self._loaded.events
         self._loaded = _Answer((), state)  # the warnings of the loading are sent once
-        answer = self._reporter.answer_of(lambda: self._work(state, batch))
+        answer = self._reporter.answer_of(lambda: self._setup.work(state, batch))
         return _Answer((*events, *answer.events), answer.outcome, answer.error)
 
 

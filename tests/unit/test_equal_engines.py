@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,18 +63,21 @@ def prepared(path: Path, clips: int, recorder: Recorder | None = None, **more: o
 
 
 @contextmanager
-def killing_workers(seed: int, seconds: tuple[float, float]) -> Iterator[list[int]]:
-    """Kill a random worker process after each pause of random length; the ids of those that were killed."""
-    choice, killed, ended = random.Random(seed), list[int](), threading.Event()
+def killing_workers(features: Path, counts: Sequence[int]) -> Iterator[list[int]]:
+    """Kill a random worker process when each number of files is there; the ids of those that were killed."""
+    choice, killed, ended = random.Random(1), list[int](), threading.Event()
 
     def kill() -> None:
-        while not ended.wait(choice.uniform(*seconds)):
+        pending = sorted(counts)
+        while pending and not ended.wait(0.02):
             workers = multiprocessing.active_children()
-            if workers:
-                victim = choice.choice(workers)
-                if victim.pid is not None:
-                    os.kill(victim.pid, signal.SIGKILL)
-                    killed.append(victim.pid)
+            if workers and len(list(features.glob("*.safetensors"))) >= pending[0]:
+                process = choice.choice(workers).pid
+                assert process is not None
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                    killed.append(process)
+                    del pending[0]
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -202,11 +205,16 @@ def test_what_is_no_shard_is_refused(shard: str) -> None:
 
 @pytest.mark.long
 def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    kills = int(os.environ.get("LISAN_KILLS", "6"))
     here = prepared(tmp_path / "here", 300)
-    with killing_workers(1, (2.0, 8.0)) as killed:
-        there = prepared(tmp_path / "there", 300, engine="processes", workers=2)
+    features = tmp_path / "there/cache" / family("tiny").extractor_fingerprint(tmp_path / "here/models/tiny")
+    takes = len(here["features"]) - 1  # type: ignore[arg-type]
+    with killing_workers(features, random.Random(0).choices(range(1, takes - 40), k=kills)) as killed:
+        recorder = Recorder()
+        there = prepared(tmp_path / "there", 300, recorder, engine="processes", workers=2)
     assert there == here
-    assert killed
+    assert len(killed) == kills
+    assert "has no features" not in recorder.warnings
 
 
 @pytest.mark.long
