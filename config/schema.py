@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -286,7 +286,7 @@ def _fractions(kind: type[Options]) -> tuple[str, ...]:
 
 
 # The fields of the verbs whose batches can run in several processes (`core.jobs.engines`).
-_ENGINE = Field("here", title="Engine", description="Where batches run: `here`, in the job's own process; `processes` of this machine, one per GPU or `workers`; or a `ray` cluster. All write the same bytes on the same processor with as many threads each.")
+_ENGINE: Any = Field("here", title="Engine", description="Where batches run: `here`, in the job's own process; `processes` of this machine, one per GPU or `workers`; or a `ray` cluster. All write the same bytes on the same processor with as many threads each.")
 _WORKERS = Field(0, ge=0, le=1024, title="Workers", description="Number of workers of the engines `processes` and `ray`; 0 is one per GPU, else as many as the cores have room for. A worker loads the model once.")
 _RAY_ADDRESS = Field("", max_length=200, title="Ray address", description="Address of a running Ray cluster, such as `10.0.0.5:6379`, for the engine `ray`; empty starts one on this machine.")
 
@@ -725,6 +725,9 @@ class SynthesizeOptions(Options):
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each, as the published packages do. What is not refused is named in a warning.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class ServeOptions(Options):

@@ -18,7 +18,7 @@ import time
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -581,7 +581,7 @@ class FamilyExtractor:
             self._extractor = family(self._family_name).load_extractor(self._model_folder, device)
         return self._extractor
 
-    @property
+    @cached_property
     def sample_rate(self) -> int:
         return self._loaded().sample_rate
 

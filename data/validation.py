@@ -295,9 +295,9 @@ class RowChecker:
         # The text must have something to speak.
         normal = self.reading.normal(row.text)
         if not normal:
-            error = ValidationFinding("empty text", row.location,
-                                      f"the text {row.text!r} of {row.id} has nothing to speak")
-            return RowCheck(errors=(error,), text_warnings=text_warnings)
+            finding = ValidationFinding("empty text", row.location,
+                                        f"the text {row.text!r} of {row.id} has nothing to speak")
+            return RowCheck(errors=(finding,), text_warnings=text_warnings)
 
         # The recording must decode, and its part must not be far longer than a clip may be.
         try:
@@ -311,12 +311,12 @@ class RowChecker:
                             text_warnings=text_warnings)
         facts = examine(row.audio)
         if stored is None:
-            error = ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}")
-            return RowCheck(errors=(error,), text_warnings=text_warnings)
+            finding = ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}")
+            return RowCheck(errors=(finding,), text_warnings=text_warnings)
         content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
         name = row.audio.name if row.is_part else row.id
-        recording_warnings = tuple(ValidationFinding(finding.kind, row.location, f"{name}: {finding.message}")
-                                   for finding in facts.findings())
+        recording_warnings = tuple(ValidationFinding(fact.kind, row.location, f"{name}: {fact.message}")
+                                   for fact in facts.findings())
 
         duration_s = len(waveform) / sample_rate
         peak = float(np.abs(waveform).max())

@@ -11,6 +11,7 @@ from engine_work import Recorder, die_once, die_while_loading, die_with_seven, d
 
 from config.errors import UserError
 from config.schema import PrepareOptions
+from core import machine
 from core.jobs import engines
 from core.jobs.engines import HERE, Engine, LostBatch, run_batches
 from core.jobs.reporter import StopRequested
@@ -98,11 +99,11 @@ def test_a_stop_ends_the_running_batches() -> None:
 ])
 def test_options_that_contradict_each_other_are_refused(choice: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Engine.from_options(PrepareOptions(**choice), "cpu", Recorder())  # type: ignore[arg-type]
+        Engine.from_options(PrepareOptions(**choice), "cpu", Recorder())
 
 
 def test_workers_without_a_number_fill_the_cores_with_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines.machine, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(machine, "allowed_cores", lambda: 8)
     for threads, workers in (("1", 8), ("4", 2), ("16", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
         assert Engine.from_options(PrepareOptions(engine="processes"), "cpu", Recorder()).workers == workers

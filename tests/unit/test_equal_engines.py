@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,9 +24,17 @@ from test_segments import srt, write_long
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import AlignOptions, EvaluateOptions, PrepareOptions, SegmentOptions, TranscribeOptions
-from core import align, evaluate, prepare, segment, transcribe
+from config.schema import (
+    AlignOptions,
+    EvaluateOptions,
+    PrepareOptions,
+    SegmentOptions,
+    SynthesizeOptions,
+    TranscribeOptions,
+)
+from core import align, evaluate, prepare, segment, synthesize, transcribe
 from core.dataset.clip_index import MeasureStore
+from core.jobs.events import AudioGenerated
 from core.jobs.job import NO_DEVICE, choose_device
 from core.workspace import Workspace
 from data import manifest
@@ -88,6 +97,7 @@ def killing_workers(features: Path, counts: Sequence[int]) -> Iterator[list[int]
         killer.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
 def test_a_prepared_dataset_is_the_same(tmp_path: Path, engine: str) -> None:
     here = prepared(tmp_path / "here", 70)
@@ -95,6 +105,7 @@ def test_a_prepared_dataset_is_the_same(tmp_path: Path, engine: str) -> None:
     assert len(here["features"]) == 70 + 63 + 1  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
 def test_segments_and_their_transcripts_are_the_same(tmp_path: Path, engine: str) -> None:
     for name, first in (("one", 0), ("two", 8), ("three", 16)):
@@ -112,6 +123,7 @@ def test_segments_and_their_transcripts_are_the_same(tmp_path: Path, engine: str
     assert any(name.startswith("work/transcripts/") for name in made["here"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
 def test_aligned_segments_are_the_same(tmp_path: Path, engine: str) -> None:
     for number in range(3):
@@ -129,6 +141,7 @@ def test_aligned_segments_are_the_same(tmp_path: Path, engine: str) -> None:
     assert made[engine] == made["here"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
 def test_an_evaluation_has_the_same_clips_and_values(tmp_path: Path, engine: str) -> None:
     made = {}
@@ -145,6 +158,31 @@ def test_an_evaluation_has_the_same_clips_and_values(tmp_path: Path, engine: str
         made[name] = clips, contents(job / "audio"), contents(workspace.cache / "evaluation")
     assert made[engine] == made["here"]
     assert len(made["here"][0]) == 9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", OTHERS)
+def test_a_file_is_spoken_the_same(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "lines.txt").write_text("\n".join(f"the {word} dog sees a red bird" for word in (
+        "old", "young", "green", "small", "big", "quiet", "wet", "good", "bad", "last")), encoding="utf-8")
+    made = {}
+    for name in ("here", engine):
+        workspace, job = demo_workspace(tmp_path / name), tmp_path / f"job-{name}"
+        job.mkdir()
+        recorder = Recorder(job)
+        choice = {} if name == "here" else {"engine": name, "workers": 2}
+        result = synthesize.run(SynthesizeOptions.model_validate({
+            "voice_model": "base:tiny", "file": str(tmp_path / "lines.txt"), "language": "en", "device": "cpu",
+            **choice}), workspace, recorder)
+        spoken = [replace(event, seconds=0.0) for event in recorder.events if isinstance(event, AudioGenerated)]
+        made[name] = contents(job / "audio"), spoken, result["error"], result["clips"], recorder.warnings
+    assert made[engine] == made["here"]
+    assert made["here"][3] == 10
+
+
+def test_a_text_is_not_divided(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match="divides the lines of a file, and a text was given"):
+        synthesize.run(SynthesizeOptions(text="a", engine="processes"), workspace, Recorder())
 
 
 def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ READERS = ("core", "data", "models")  # what a page or a command line does with 
 WRITERS = ("core/submission/job_chains.py",)  # fills options in for the chain
 TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",),
          "SegmentOptions": ("ClipOptions", "EngineOptions"), "AlignOptions": ("ClipOptions", "EngineOptions"),
-         **dict.fromkeys(("PrepareOptions", "ReviseOptions", "TranscribeOptions", "EvaluateOptions"),
+         **dict.fromkeys(("PrepareOptions", "ReviseOptions", "TranscribeOptions", "EvaluateOptions",
+                          "SynthesizeOptions"),
                          ("EngineOptions",))}  # others with the same fields
 
 
