@@ -94,16 +94,19 @@ class FeatureCache:
         return FeaturePack({key: index for index, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
-        """Write the pack of a dataset from the files of its `recordings`; those without one are skipped.
+        """Write the pack of a dataset from the files of its `recordings`; those without one are skipped."""
+        with DiskDict() as seen:
+            self.write_pack(dataset, ((sha256, self.load(sha256)) for sha256 in recordings
+                                      if self.has(sha256) and seen.put(sha256, "") is None))
+
+    def write_pack(self, dataset: str, features: Iterable[tuple[str, Arrays]]) -> None:
+        """Write the pack of a dataset from the arrays of its recordings, each once.
 
         One recording is in memory at a time: arrays grow in temporary files, since the header needs their lengths.
         """
-        with ExitStack() as opened, DiskDict() as seen:
+        with ExitStack() as opened:
             runs: dict[str, _PackedArray] = {_KEYS: _PackedArray.empty(_KEYS, np.dtype(np.uint8), opened)}
-            for sha256 in recordings:
-                if not self.has(sha256) or seen.put(sha256, "") is not None:
-                    continue
-                arrays = self.load(sha256)
+            for sha256, arrays in features:
                 # The first clip tells names and types of the arrays.
                 if len(runs) == 1:
                     for name, array in arrays.items():

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from config.schema import DEMO_DATASET, PrepareOptions, SegmentOptions, TranscribeOptions
 from core.jobs.engines import Engine, run_batches
 from core.jobs.events import Event, Progress, Stage
-from core.jobs.reporter import Reporter
+from core.jobs.reporter import Reporter, memory_text
 from core.workspace import Workspace
 from scripts.command import exit_with
 
@@ -129,6 +133,32 @@ def simulated_efficiency(workers: int, folder: Path) -> float:
     return worked_s / ((time.monotonic() - began) * workers)
 
 
+def pack_memory(hours: int, folder: Path) -> tuple[int, int, int]:
+    """Bytes of a pack of so many hours of generated codes, of memory after it is opened, and after 64 clips are read.
+
+    Clips last 4 s, at 25 codes a second, with a speaker embedding of 256 numbers.
+    """
+    from data.feature_cache import FeatureCache
+
+    choice = np.random.default_rng(0)
+    cache = FeatureCache(folder, "generated")
+    codes, embedding = choice.integers(0, 6561, 100).astype(np.uint16), choice.random(256).astype(np.float16)
+    cache.write_pack(str(hours), ((f"{number:064x}", {"speech_codes": codes, "speaker_embedding": embedding})
+                                  for number in range(hours * 900)))
+
+    # Another process measures, since this one has memory from before.
+    program = (f"from pathlib import Path; from data.feature_cache import FeatureCache; import random\n"
+               f"def now(): return int(open('/proc/self/statm').read().split()[1]) * {os.sysconf('SC_PAGE_SIZE')}\n"
+               f"begin = now(); pack = FeatureCache(Path({str(folder)!r}), 'generated').load_pack('{hours}')\n"
+               f"opened = now() - begin; keys = random.Random(0).sample(list(pack.index), 64)\n"
+               f"sums = [int(pack.arrays(key)['speech_codes'].sum()) for key in keys]; print(opened, now() - begin)")
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    size = cache.pack_path(str(hours)).stat().st_size
+    cache.pack_path(str(hours)).unlink()
+    opened, used = map(int, output.split())
+    return size, opened, used
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table and write `engines.json` into the workspace."""
     parser = argparse.ArgumentParser(prog="python -m scripts.dev.benchmark.engines",
@@ -138,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines", nargs="+", choices=("here", "processes", "ray"), default=["here", "processes"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--simulated", nargs="*", type=int, default=[1, 8, 64], help="workers of the generated work")
+    parser.add_argument("--hours", nargs="*", type=int, default=[10, 100, 1000], help="hours of a pack of features")
     parser.add_argument("--clips", type=int, default=1230)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args(arguments)
@@ -164,9 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
               for row in rows]
     lines += ["", "| workers | efficiency of generated work |", "|---|---|"]
     lines += [f"| {workers} | {efficiency:.1%} |" for workers, efficiency in efficiencies.items()]
+    lines += ["", "| hours | pack | memory, opened | memory, 64 clips read |", "|---|---|---|---|"]
+    memory = {hours: pack_memory(hours, args.workspace) for hours in args.hours}
+    lines += [f"| {hours} | {' | '.join(memory_text(size) for size in sizes)} |" for hours, sizes in memory.items()]
     sys.stdout.write("\n".join(lines) + "\n")
-    (args.workspace / "engines.json").write_text(json.dumps(
-        {"rows": [asdict(row) for row in rows], "simulated": efficiencies}, indent=1), encoding="utf-8")
+    values = {"rows": [asdict(row) for row in rows], "simulated": efficiencies, "memory": memory}
+    (args.workspace / "engines.json").write_text(json.dumps(values, indent=1), encoding="utf-8")
     return 0
 
 
