@@ -53,9 +53,9 @@ def demo_workspace(path: Path) -> Workspace:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """The hash of every file below a folder, by its name there."""
+    """The hash of every file below a folder, by its name there; a killed process leaves hidden ones half written."""
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(folder.rglob("*")) if path.is_file()}
+            for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")}
 
 
 def prepared(path: Path, clips: int, recorder: Recorder | None = None, **more: object) -> dict[str, object]:
