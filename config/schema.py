@@ -288,9 +288,9 @@ def _fractions(kind: type[Options]) -> tuple[str, ...]:
 # The fields of the verbs whose batches can run in several processes (`core.jobs.engines`).
 _ENGINE: Any = Field("here", title="Engine", description="Where batches run: `here`, in the job's own process; `processes` of this machine, one per GPU or `workers`; or a `ray` cluster. All write the same bytes on the same processor with as many threads each.")
 _WORKERS = Field(0, ge=0, le=1024, title="Workers", description="Number of workers of the engines `processes` and `ray`; 0 is one per GPU, else as many as the cores have room for. A worker loads the model once.")
-_RAY_ADDRESS = Field("", max_length=200, title="Ray address", description="Address of a running Ray cluster, such as `10.0.0.5:6379`, for the engine `ray`; empty starts one on this machine.")
+_RAY_ADDRESS = Field("", max_length=200, title="Ray address", description="Address of a running Ray cluster, such as `10.0.0.5:6379`, for the engine `ray`; empty starts one on this machine. Whoever runs the cluster can run code in the job.", json_schema_extra={"command_line_only": True})
 
-_SHARD_FIELD = Field("", title="Shard", description="`I/N`: do every N-th batch, beginning with the I-th, on one of several machines that share the workspace's folder, without waiting in its queue; then `merge/N` checks that no batch is missing and goes on. Of a preparation, `import` writes the dataset before the first shard.")
+_SHARD_FIELD = Field("", title="Shard", description="`I/N`: do every N-th batch, beginning with the I-th, on one of several machines that share the workspace's folder, without waiting in its queue; then `merge/N` checks that no batch is missing and goes on. Of a preparation, `import` writes the dataset before the first shard.", json_schema_extra={"command_line_only": True})
 
 
 class DownloadOptions(Options):
