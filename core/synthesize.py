@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from config import confinement, foreign
 from config.errors import UserError
@@ -55,7 +56,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     if unused:
         reporter.emit(WarningRaised(f"{', '.join(unused)}: no effect, because {model.family.name} has no such "
                                     "control."))
-    for note in dict.fromkeys(note for text in texts for note in synthesizer.reading_notes(text, language)):
+    notes = chain.from_iterable(synthesizer.reading_notes(text, language) for text in texts)
+    for note in dict.fromkeys(notes):
         reporter.emit(WarningRaised(note))
 
     has_picture = len(texts) == 1
