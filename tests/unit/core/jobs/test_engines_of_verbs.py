@@ -32,7 +32,7 @@ from config.schema import (
 )
 from core import align, evaluate, prepare, segment, synthesize, transcribe
 from core.dataset.clip_index import MeasureStore
-from core.jobs.events import AudioGenerated
+from core.jobs.events import AudioGenerated, read_events
 from core.jobs.job import NO_DEVICE, choose_device
 from core.workspace import Workspace
 from data import manifest
@@ -280,5 +280,5 @@ def test_a_killed_driver_leaves_no_worker_and_its_job_resumes(tmp_path: Path) ->
     dataset = manifest.load(workspace.dataset("amharic-demo"))
     assert contents(dataset.folder) == here["dataset"]
     assert contents(features) == here["features"]
-    states = [json.loads(line)["kind"] for line in (workspace.runs / "killed/events.jsonl").read_text().splitlines()]
-    assert states.count("finished") == 1
+    events, _ = read_events(workspace.runs / "killed/events.jsonl")
+    assert [event.kind for event in events].count("finished") == 1
