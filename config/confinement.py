@@ -49,6 +49,11 @@ def include(workspace: Path) -> None:
     _WORKSPACES[:] = [os.path.realpath(workspace)]
 
 
+def workspace() -> Path | None:
+    """The workspace that `include` named, for processes that do a part of this one's work."""
+    return Path(_WORKSPACES[0]) if _WORKSPACES else None
+
+
 def is_confined() -> bool:
     return bool(os.environ.get(VARIABLE))
 

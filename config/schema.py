@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -45,6 +45,9 @@ ANY_STEPS = 1_000_000
 """The value of `steps` if epochs or minutes are the length of a training."""
 LENGTHS = ("steps", "max_epochs", "max_minutes")
 """The units in which the length of a training is given."""
+SHARD_IMPORT, SHARD_MERGE = "import", "merge"
+"""Steps of a preparation or transcription in shards, before and after the shards themselves."""
+_SHARD = re.compile(r"([1-9]\d{0,3}|merge)/([1-9]\d{0,3})")
 AUTO_BATCH = 0
 """The value of `batch_size` if the device decides."""
 _LARGEST = 2**53
@@ -106,6 +109,13 @@ def _length(steps: int) -> int:
 
 def _batch_size(value: object) -> object:
     return AUTO_BATCH if isinstance(value, str) and value.strip().lower() == "auto" else value
+
+
+def _shard(value: str) -> str:
+    match = _SHARD.fullmatch(value)
+    if value in ("", SHARD_IMPORT) or (match and (match[1] == SHARD_MERGE or int(match[1]) <= int(match[2]))):
+        return value
+    raise ValueError(f"{value!r} is not a shard: give I/N with I from 1 to N, such as 2/8, or merge/8 after all shards")
 
 
 def _rate(value: int) -> int:
@@ -235,6 +245,7 @@ SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 UnknownCharacters = Literal["refuse", "leave_out", "unk"]
 Device = Literal["auto", "cpu", "cuda"]
 WeightSet = Literal["auto", "raw", "ema"]
+EngineName = Literal["here", "processes", "ray"]
 
 
 class Options(BaseModel):
@@ -272,6 +283,14 @@ def _fractions(kind: type[Options]) -> tuple[str, ...]:
     """Names of the fields that take a number with a fraction."""
     return tuple(name for name, field in kind.model_fields.items()
                  if float in (field.annotation, *get_args(field.annotation)))
+
+
+# The fields of the verbs whose batches can run in several processes (`core.jobs.engines`).
+_ENGINE: Any = Field("here", title="Engine", description="Where batches run: `here`, in the job's own process; `processes` of this machine, one per GPU or `workers`; or a `ray` cluster. All write the same bytes on the same processor with as many threads each.")
+_WORKERS = Field(0, ge=0, le=1024, title="Workers", description="Number of workers of the engines `processes` and `ray`; 0 is one per GPU, else as many as the cores have room for. A worker loads the model once.")
+_RAY_ADDRESS = Field("", max_length=200, title="Ray address", description="Address of a running Ray cluster, such as `10.0.0.5:6379`, for the engine `ray`; empty starts one on this machine. Whoever runs the cluster can run code in the job.", json_schema_extra={"command_line_only": True})
+
+_SHARD_FIELD = Field("", title="Shard", description="`I/N`: do every N-th batch, beginning with the I-th, on one of several machines that share the workspace's folder, without waiting in its queue; then `merge/N` checks that no batch is missing and goes on. Of a preparation, `import` writes the dataset before the first shard.", json_schema_extra={"command_line_only": True})
 
 
 class DownloadOptions(Options):
@@ -383,6 +402,9 @@ class SegmentOptions(ClipOptions):
     segments: Name = Field("", validate_default=True, title="Name", description="Name of the segments in the workspace.")
     language: LanguageCode = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`.")
     threshold: float = Field(0.5, ge=0.05, le=0.95, title="VAD threshold", description="Speech probability (Silero VAD) above which audio counts as speech; lower finds fainter speech, and more noise.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class TranscribeOptions(Options):
@@ -395,6 +417,10 @@ class TranscribeOptions(Options):
     flag_below: float = Field(0.5, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower recogniser confidence are flagged for review.")
     drop_below: float = Field(0.0, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower recogniser confidence are excluded from the dataset; 0 keeps all.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
+    shard: Annotated[str, AfterValidator(_shard)] = _SHARD_FIELD
 
 
 class AlignOptions(ClipOptions):
@@ -411,6 +437,9 @@ class AlignOptions(ClipOptions):
     flag_below: float = Field(0.3, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower alignment score are flagged for review.")
     drop_below: float = Field(0.1, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower alignment score are excluded, and listed.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 DEMO = "demo"
@@ -454,6 +483,10 @@ class PrepareOptions(Options):
     recogniser: bool = Field(True, title="Train recogniser", description="Also train a recogniser (ASR) on a dataset of 10 minutes or more in a new language, which measures the speech of its models: at most 3 minutes on two cores per hour of speech. Not for `demo`.")
     seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the split and the variants.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
+    shard: Annotated[str, AfterValidator(_shard)] = _SHARD_FIELD
 
 
 class ResynthesizeOptions(Options):
@@ -484,6 +517,9 @@ class ReviseOptions(Options):
     language: LanguageOrNothing = Field("", title="Language", description="The code of the right language, where the dataset was given a wrong one; its texts are then read without text rules. Empty keeps the language.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 GROUPS = ("Clean up", "Data", "Optimizer", "Adapters", "Losses and regularization", "Checkpoints and evaluation",
@@ -692,6 +728,9 @@ class SynthesizeOptions(Options):
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each, as the published packages do. What is not refused is named in a warning.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class BookOptions(Options):
@@ -791,6 +830,9 @@ class EvaluateOptions(Options):
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+    engine: EngineName = _ENGINE
+    workers: int = _WORKERS
+    ray_address: str = _RAY_ADDRESS
 
 
 class ListeningTestOptions(Options):

@@ -7,7 +7,9 @@ probability of the clip's letters where they were found. Subtitles are written w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -19,12 +21,13 @@ from config.schema import AlignOptions
 from core.dataset import cutting, languages, reference_text
 from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.dataset.reference_text import AlignedText, ReferenceSentence
+from core.jobs.engines import Engine
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, duration_text, pluralize, stage
 from core.library.segments import Segments
 from core.sources import dataset_source
 from core.speech import transcription as recognisers
-from core.speech.transcription import CTCModel
+from core.speech.transcription import CTCModel, RecogniserSource
 from core.text import text_rules
 from core.workspace import Workspace
 from data.acoustics.voice_activity import detect_voice
@@ -42,7 +45,6 @@ _SAMPLE = 20_000  # characters from which the script is detected
 
 def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `segments/NAME` of recordings and their texts; returns the counts."""
-    limits = cutting.limits_of(options)
     text_path = confinement.open_path(options.text) if options.text else None
     if text_path:
         reference_text.check_reference(text_path)
@@ -51,12 +53,14 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         "text", "recogniser", "recogniser_language", "revision", "rules", "flag_below", "drop_below")},
         "text_sha256": hash_file(text_path) if text_path and text_path.is_file() else ""}
     cutter = RecordingCutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
-                             settings, finish_of(options), options.recogniser)
+                             settings, finish_of(options), options.recogniser,
+                             Engine.from_options(options, options.device, reporter))
     languages.warn_doubtful_code(options.language, reporter)
     existing = cutter.existing()
     if existing is not None:
         return {**_report(existing), "state": "already there"}
-    verbalize = text_rules.reading(workspace, options.rules, options.language, "words").verbalize
+    # Unknown rules are refused before a recogniser is downloaded.
+    text_rules.reading(workspace, options.rules, options.language, "words")
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         recordings = cutting.find_recordings(gathered, options, reporter)
@@ -64,62 +68,81 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         texts = _read_texts(options, text_path, recordings, root, reporter)
         recordings = [recording for recording in recordings if recording.name in texts]
         sample = " ".join(chain.from_iterable(texts.values()))[:_SAMPLE]
-        listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
-                                              options.recogniser_language, sample, options.device, workspace, reporter)
-
-        def chosen(match: AlignedText, recording: LongRecording) -> tuple[list[FoundClip], list[str]]:
-            return reference_text.choose_clips(match, recording.seconds, limits, options.flag_below, options.drop_below)
-
-        def find_clips(recording: LongRecording, folder: Path, progress: Callable[[float], None]) -> RecordingClips:
-            sentences = reference_text.spell_sentences(texts[recording.name],
-                                                       lambda word: listener.encode(verbalize(word)))
-            match = aligned(sentences, listener, recording.path, progress)
-            voice, reasons = None, []
-
-            # A poor match may be the fault of noise: then a denoised copy is searched, and the person is told.
-            sure = [clip for clip in chosen(match, recording)[0] if not clip.doubt]
-            if 2 * sum(len(clip.text) for clip in sure) < sum(len(sentence.text) for sentence in sentences):
-                voice = detect_voice(recording.path)
-                ratio = voice.signal_to_noise_db
-                if ratio is not None and ratio < _NOISY_DB:
-                    cause = (f"its text fits with a mean score of only {match.mean_score:.2f}, and {match.missing} of "
-                             f"{pluralize(len(sentences), 'sentence')} were not found. Noise is the likely reason: the "
-                             f"voice is only {round(ratio)} dB above it")
-                    if len(voice.noise):
-                        copy = folder / "work" / f"{recording.key}-denoised.wav"
-                        write_denoised(recording.path, voice.noise, copy)
-                        match = max(match, aligned(sentences, listener, copy, progress),
-                                    key=lambda candidate: candidate.mean_score)
-                        copy.unlink()
-                        cause += (f". In a denoised copy, made for the search alone, the better score is "
-                                  f"{match.mean_score:.2f}, and {len(sentences) - match.missing} were found")
-                    else:
-                        cause += (", as far as its quietest moments tell, for it has no pause: other voices or music "
-                                  "may go on behind the speaker")
-                    reasons = [f"{cause}."]
-                elif not voice.has_voice:
-                    reasons = ["no voice was detected in it; noise may cover it."]
-
-            # The counts and the subtitles stay in the folder, so that a resumed job can report all recordings.
-            counts = folder / _COUNTS / f"{recording.key}.json"
-            counts.parent.mkdir(parents=True, exist_ok=True)
-            counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}),
-                              encoding="utf-8")
-            (folder / "aligned").mkdir(exist_ok=True)
-            (folder / "aligned" / f"{recording.key}.srt").write_text(reference_text.to_srt(match), encoding="utf-8")
-
-            clips, dropped = chosen(match, recording)
-            noise = np.zeros(0, np.float32)
-            if options.denoise:
-                noise = (voice or detect_voice(recording.path)).noise
-            return RecordingClips(clips, noise, [*reasons, *dropped])
+        recogniser = recognisers.find_recogniser(options.recogniser, options.revision, options.language,
+                                                 options.recogniser_language, options.device, workspace, reporter)
+        load_finder = partial(_TextFinder.load, options, workspace, texts, sample, recogniser)
 
         length = duration_text(sum(recording.seconds for recording in recordings))
         count = pluralize(sum(len(texts[recording.name]) for recording in recordings), "sentence")
         reporter.emit(Plan((f"{pluralize(len(recordings), 'recording')}, {length}; {count}.",)))
         with stage(reporter, "align"):
-            segments = cutter.make(recordings, find_clips)
+            segments = cutter.make(recordings, load_finder)
     return {**_report(segments), "state": "written"}
+
+
+@dataclass(frozen=True)
+class _TextFinder:
+    """Finds the clips of a recording by its text."""
+
+    options: AlignOptions
+    texts: Mapping[str, list[str]]  # by name of the recording
+    listener: CTCModel
+    verbalize: Callable[[str], str]
+
+    @classmethod
+    def load(cls, options: AlignOptions, workspace: Workspace, texts: Mapping[str, list[str]], sample: str,
+             recogniser: RecogniserSource) -> _TextFinder:
+        """Load the recogniser and the text rules; `sample` is some text of the language."""
+        reading = text_rules.reading(workspace, options.rules, options.language, "words")
+        return cls(options, texts, recogniser.load_ctc_model(sample), reading.verbalize)
+
+    def __call__(self, recording: LongRecording, folder: Path, progress: Callable[[float], None]) -> RecordingClips:
+        sentences = reference_text.spell_sentences(self.texts[recording.name],
+                                                   lambda word: self.listener.encode(self.verbalize(word)))
+        match = aligned(sentences, self.listener, recording.path, progress)
+        voice, reasons = None, []
+
+        # A poor match may be the fault of noise: then a denoised copy is searched, and the person is told.
+        sure = [clip for clip in self._choose(match, recording)[0] if not clip.doubt]
+        if 2 * sum(len(clip.text) for clip in sure) < sum(len(sentence.text) for sentence in sentences):
+            voice = detect_voice(recording.path)
+            ratio = voice.signal_to_noise_db
+            if ratio is not None and ratio < _NOISY_DB:
+                cause = (f"its text fits with a mean score of only {match.mean_score:.2f}, and {match.missing} of "
+                         f"{pluralize(len(sentences), 'sentence')} were not found. Noise is the likely reason: the "
+                         f"voice is only {round(ratio)} dB above it")
+                if len(voice.noise):
+                    copy = folder / "work" / f"{recording.key}-denoised.wav"
+                    write_denoised(recording.path, voice.noise, copy)
+                    match = max(match, aligned(sentences, self.listener, copy, progress),
+                                key=lambda candidate: candidate.mean_score)
+                    copy.unlink()
+                    cause += (f". In a denoised copy, made for the search alone, the better score is "
+                              f"{match.mean_score:.2f}, and {len(sentences) - match.missing} were found")
+                else:
+                    cause += (", as far as its quietest moments tell, for it has no pause: other voices or music "
+                              "may go on behind the speaker")
+                reasons = [f"{cause}."]
+            elif not voice.has_voice:
+                reasons = ["no voice was detected in it; noise may cover it."]
+
+        # The counts and the subtitles stay in the folder, so that a resumed job can report all recordings.
+        counts = folder / _COUNTS / f"{recording.key}.json"
+        counts.parent.mkdir(parents=True, exist_ok=True)
+        counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}),
+                          encoding="utf-8")
+        (folder / "aligned").mkdir(exist_ok=True)
+        (folder / "aligned" / f"{recording.key}.srt").write_text(reference_text.to_srt(match), encoding="utf-8")
+
+        clips, dropped = self._choose(match, recording)
+        noise = np.zeros(0, np.float32)
+        if self.options.denoise:
+            noise = (voice or detect_voice(recording.path)).noise
+        return RecordingClips(clips, noise, [*reasons, *dropped])
+
+    def _choose(self, match: AlignedText, recording: LongRecording) -> tuple[list[FoundClip], list[str]]:
+        return reference_text.choose_clips(match, recording.seconds, cutting.limits_of(self.options),
+                                           self.options.flag_below, self.options.drop_below)
 
 
 def _report(segments: Segments) -> Result:

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -28,8 +29,9 @@ from config.errors import UserError
 from config.languages import language_name
 from config.schema import EvaluateOptions, SamplingOptions
 from core import compute
+from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.library import certificate, dataset_recognisers, evaluation_report, listening, records, verification
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
@@ -116,6 +118,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
     started = time.time()
     if not options.models:
         raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
+    engine = Engine.from_options(options, options.device, reporter)
     warnings: list[str] = []
 
     def warn(message: str) -> None:
@@ -142,24 +145,10 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         note = verification.spoken_note(workspace, name.removesuffix(ROMANISED))
         if note:
             warn(note)
-    made_clips: list[_MadeClip] = []
     with stage(reporter, "speak"):
-        (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
-        known_clips = _read_clips(reporter.directory)
-        for name, clip_tasks in tasks.items():
-            for clip in _speak(options, lead, name, clip_tasks, known_clips, reporter):
-                made_clips.append(clip)
-                known_clips[name, clip.language, clip.number, clip.voice, clip.seed] = clip
-                reporter.emit(Progress(len(made_clips), total, "clips", f"made, {name}"))
-                check_stop(reporter, _STOPPED)
-
-    measured: list[EvaluatedClip] = []
+        made_clips = _speak(options, lead, tasks, engine, reporter, warn)
     with stage(reporter, "measure"):
-        for clip in made_clips:
-            reporter.emit(Progress(len(measured), total, "clips", f"measured, {clip.model}"))
-            check_stop(reporter, _STOPPED)
-            measured.append(measurer.measure(clip, sentences[clip.language][clip.number], reporter.directory))
-        reporter.emit(Progress(total, total, "clips", "measured"))
+        measured = _measure(options, lead, measurer, sentences, made_clips, engine, reporter, warn)
         # New languages come first.
         measured.sort(key=lambda clip: list(sentences).index(clip.language))
 
@@ -428,72 +417,179 @@ def _read_clips(folder: Path) -> dict[tuple[str, str, int, str, int], _MadeClip]
     return made_clips
 
 
-def _speak(options: EvaluateOptions, lead: _Lead, name: str, tasks: Sequence[_Task],
-           known_clips: Mapping[tuple[str, str, int, str, int], _MadeClip], reporter: Reporter) -> Iterator[_MadeClip]:
-    """The clips of one model, each as it is written; those that are known are taken as they are."""
-    place = list(options.models).index(name)
+_ClipKey = tuple[str, str, int, str, int]
+"""Of a clip: model, language, number of the sentence, voice and seed."""
 
-    def write(task: _Task, waveform: torch.Tensor, sample_rate: int, synthesis_s: float | None,
-              finish_reason: str = "") -> _MadeClip:
-        sentence = task.sentence
+
+def _speak(options: EvaluateOptions, lead: _Lead, tasks: Mapping[str, Sequence[_Task]], engine: Engine,
+           reporter: Reporter, warn: Callable[[str], None]) -> list[_MadeClip]:
+    """The clips of all models, model by model; those of an earlier attempt are taken as they are."""
+    (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
+    known_clips = _read_clips(reporter.directory)
+    # By model the keys of its clips, in the order of the report, and of a clip that is made twice the key of the first.
+    keys: dict[str, list[_ClipKey]] = {name: [] for name in tasks}
+    first_keys: dict[_ClipKey, _ClipKey] = {}
+    batches: list[list[tuple[str, _Task]]] = []
+    for name, clip_tasks in tasks.items():
+        pending, plain = [], name.removesuffix(ROMANISED)
+        earlier_keys = set(chain.from_iterable(keys.values())) | known_clips.keys()
+        for task in clip_tasks:
+            place = task.sentence.language, task.sentence.number, task.voice, task.seed
+            if (name, *place) not in known_clips:
+                # What the model reads as it stands is the same clip.
+                if not (name != plain and task.reading == task.sentence.text and (plain, *place) in earlier_keys):
+                    pending.append(task)
+                    continue
+                first_keys[name, *place] = (plain, *place)
+            keys[name].append((name, *place))
+
+        # Batches have one shape for every model; references are taken one by one.
+        groups: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)
+        for task in pending:
+            groups[task.sentence.language, task.voice, task.seed].append(task)
+        size = 1 if name == RECORDINGS or name.startswith(("folder:", "codec:")) else _BATCH
+        for group in groups.values() if size > 1 else (pending,):
+            keys[name] += [(name, task.sentence.language, task.sentence.number, task.voice, task.seed)
+                           for task in group]
+            batches += [[(name, task) for task in group[start:start + size]] for start in range(0, len(group), size)]
+
+    total = sum(map(len, keys.values()))
+    done_count = total - sum(map(len, batches))
+    reporter.emit(Progress(done_count, total, "clips", "made"))
+    load: Callable[[Reporter], _Speaker] = partial(_Speaker.load, options, lead.workspace)
+    if engine.name == "here":
+        load = partial(_Speaker, options, lead)
+    for batch, new_clips in run_batches(load, _Speaker.speak, batches, engine, reporter, lambda: _STOPPED):
+        name = batch[0][0]
+        if isinstance(new_clips, LostBatch):
+            warn(f"{name} has no clip of {batch[0][1].sentence.text!r}: {new_clips.reason}.")
+            new_clips = []
+        for clip in new_clips:
+            known_clips[name, clip.language, clip.number, clip.voice, clip.seed] = clip
+            with open(reporter.directory / _CLIPS, "a", encoding="utf-8") as file:
+                file.write(json.dumps(dataclasses.asdict(clip), ensure_ascii=False) + "\n")
+        done_count += len(batch)
+        reporter.emit(Progress(done_count, total, "clips", f"made, {name}"))
+
+    made_clips = []
+    for name, model_keys in keys.items():
+        for key in model_keys:
+            made_clip = known_clips.get(first_keys.get(key, key))
+            if made_clip is not None:
+                made_clips.append(replace(made_clip, model=name))
+    return made_clips
+
+
+@dataclass(frozen=True)
+class _Speaker:
+    """Makes the clips of one model at a time."""
+
+    options: EvaluateOptions
+    lead: _Lead
+    reporter: Reporter
+
+    @classmethod
+    def load(cls, options: EvaluateOptions, workspace: Workspace, reporter: Reporter) -> _Speaker:
+        return cls(options, _Lead.load(options, workspace, ModelCache()), reporter)
+
+    def speak(self, batch: Sequence[tuple[str, _Task]]) -> list[_MadeClip]:
+        """Write the clips of a batch, which has one model, language, voice and seed."""
+        name, first_task = batch[0]
+        tasks = [task for _, task in batch]
+        if name == RECORDINGS or name.startswith("folder:"):
+            made_clips = []
+            for task in tasks:
+                source = task.sentence.recording if name == RECORDINGS else Path(task.reading)
+                assert source is not None
+                made_clips.append(self._write(name, replace(task, reading=task.sentence.text), *audio.read(source),
+                                              None))
+            return made_clips
+
+        # The codec alone speaks the recordings again.
+        if name.startswith("codec:"):
+            extractor, vocoder, voice = _codec(self.lead, name.partition(":")[2])
+            made_clips = []
+            for task in tasks:
+                assert task.sentence.recording is not None
+                waveform = audio.load(task.sentence.recording, extractor.sample_rate)
+                features = extractor.extract(waveform)
+                sound = vocoder.decode(features.speech_codes, voice(waveform, extractor.sample_rate))
+                made_clips.append(self._write(name, replace(task, reading=task.sentence.text), sound,
+                                              vocoder.sample_rate, None))
+            return made_clips
+
+        synthesizer = self.lead.cache.synthesizer(
+            name.removesuffix(ROMANISED), self.lead.workspace, self.lead.device, self.options.precision,
+            first_task.voice, self.options.sound, trained_on=self.lead.model).synthesizer
+        streams = synthesizer.synthesize_batch([(task.reading_language, task.reading) for task in tasks],
+                                               SamplingOptions(seed=first_task.seed))
+        made_clips = []
+        for task, stream in zip(tasks, streams, strict=True):
+            chunks = list(stream)
+            made_clips.append(self._write(name, task, join_chunks(chunks), synthesizer.sample_rate,
+                                          sum(chunk.synthesis_s for chunk in chunks), finish_reason(chunks)))
+        return made_clips
+
+    def _write(self, name: str, task: _Task, waveform: torch.Tensor, sample_rate: int, synthesis_s: float | None,
+               reason: str = "") -> _MadeClip:
+        sentence, options = task.sentence, self.options
+        place = list(options.models).index(name)
         turn = options.voices.index(task.voice) if task.voice in options.voices else 0
         path = f"{clips.FOLDER}/{place}-{sentence.language}-{sentence.number:04d}-{turn}-{task.seed}.wav"
-        audio.save(reporter.directory / path, waveform, sample_rate)
-        made_clip = _MadeClip(name, sentence.language, sentence.number,
-                              task.reading if task.reading != sentence.text else "", task.voice,
-                              task.seed, path, _hash_file(reporter.directory / path), synthesis_s, finish_reason)
-        with open(reporter.directory / _CLIPS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(made_clip), ensure_ascii=False) + "\n")
-        return made_clip
+        audio.save(self.reporter.directory / path, waveform, sample_rate)
+        return _MadeClip(name, sentence.language, sentence.number,
+                         task.reading if task.reading != sentence.text else "", task.voice, task.seed, path,
+                         _hash_file(self.reporter.directory / path), synthesis_s, reason)
 
-    pending, plain = [], name.removesuffix(ROMANISED)
-    for task in tasks:
-        place_of = task.sentence.language, task.sentence.number, task.voice, task.seed
-        known_clip = known_clips.get((name, *place_of))
-        if known_clip is None and task.reading == task.sentence.text and (plain, *place_of) in known_clips:
-            # What the model reads as it stands is the same clip.
-            known_clip = replace(known_clips[plain, *place_of], model=name)
-        if known_clip:
-            yield known_clip
+
+def _measure(options: EvaluateOptions, lead: _Lead, measurer: _Measurer, sentences: Mapping[str, Sequence[_Sentence]],
+             made_clips: Sequence[_MadeClip], engine: Engine, reporter: Reporter,
+             warn: Callable[[str], None]) -> list[EvaluatedClip]:
+    """The values of all clips, in their order."""
+    # Equal sounds share a file of the cache, so one worker measures them.
+    by_sound: dict[str, list[tuple[int, _MadeClip]]] = defaultdict(list)
+    for index, clip in enumerate(made_clips):
+        by_sound[clip.sha256 if engine.name != "here" else str(index)].append((index, clip))
+
+    measured: dict[int, EvaluatedClip] = {}
+    done_count = 0
+    load: Callable[[Reporter], _ClipMeasurer] = partial(_ClipMeasurer.load, options, lead.workspace, sentences)
+    if engine.name == "here":
+        load = partial(_ClipMeasurer, measurer, sentences)
+    for batch, values in run_batches(load, _ClipMeasurer.measure, by_sound.values(), engine, reporter,
+                                     lambda: _STOPPED):
+        if isinstance(values, LostBatch):
+            warn(f"{batch[0][1].audio} of {batch[0][1].model} was not measured: {values.reason}.")
         else:
-            pending.append(task)
+            measured |= zip((index for index, _ in batch), values, strict=True)
+        done_count += len(batch)
+        reporter.emit(Progress(done_count, len(made_clips), "clips", f"measured, {batch[-1][1].model}"))
+    return [measured[index] for index in sorted(measured)]
 
-    if name == RECORDINGS or name.startswith("folder:"):
-        for task in pending:
-            source = task.sentence.recording if name == RECORDINGS else Path(task.reading)
-            assert source is not None
-            yield write(replace(task, reading=task.sentence.text), *audio.read(source), None)
-        return
 
-    # The codec alone speaks the recordings again.
-    if name.startswith("codec:"):
-        extractor, vocoder, voice = _codec(lead, name.partition(":")[2])
-        for task in pending:
-            assert task.sentence.recording is not None
-            waveform = audio.load(task.sentence.recording, extractor.sample_rate)
-            features = extractor.extract(waveform)
-            yield write(replace(task, reading=task.sentence.text),
-                        vocoder.decode(features.speech_codes, voice(waveform, extractor.sample_rate)),
-                        vocoder.sample_rate, None)
-        return
+@dataclass(frozen=True)
+class _ClipMeasurer:
+    """Measures clips of the job's folder."""
 
-    # Batches have one shape for every model.
-    groups: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)
-    for task in pending:
-        groups[task.sentence.language, task.voice, task.seed].append(task)
-    for (_, voice_name, seed), grouped_tasks in groups.items():
-        synthesizer = lead.cache.synthesizer(name.removesuffix(ROMANISED), lead.workspace, lead.device,
-                                             options.precision, voice_name, options.sound,
-                                             trained_on=lead.model).synthesizer
-        for start in range(0, len(grouped_tasks), _BATCH):
-            batch = grouped_tasks[start:start + _BATCH]
-            streams = synthesizer.synthesize_batch([(task.reading_language, task.reading) for task in batch],
-                                                   SamplingOptions(seed=seed))
-            for task, stream in zip(batch, streams, strict=True):
-                chunks = list(stream)
-                yield write(task, join_chunks(chunks), synthesizer.sample_rate,
-                            sum(chunk.synthesis_s for chunk in chunks),
-                            finish_reason(chunks))
+    measurer: _Measurer
+    sentences: Mapping[str, Sequence[_Sentence]]
+    reporter: Reporter
+
+    @classmethod
+    def load(cls, options: EvaluateOptions, workspace: Workspace, sentences: Mapping[str, Sequence[_Sentence]],
+             reporter: Reporter) -> _ClipMeasurer:
+        """Load models and recogniser again, in a worker; the driver has given the warnings and the speakers."""
+        lead = _Lead.load(options, workspace, ModelCache())
+        recogniser = load_recogniser_or_warn(workspace, lead.model, lambda _message: None,
+                                             options if options.recogniser else None, languages=set(sentences))
+        measurer = _Measurer(workspace, lead, recogniser, options)
+        for listed in sentences.values():
+            measurer.assign_speakers(listed)
+        return cls(measurer, sentences, reporter)
+
+    def measure(self, batch: Sequence[tuple[int, _MadeClip]]) -> list[EvaluatedClip]:
+        return [self.measurer.measure(clip, self.sentences[clip.language][clip.number], self.reporter.directory)
+                for _, clip in batch]
 
 
 def _codec(lead: _Lead, base: str) -> tuple[Extractor, Vocoder, Callable[[torch.Tensor, int], Voice]]:

@@ -82,6 +82,16 @@ def cpu_capabilities() -> dict[str, object]:
     return {**capabilities, "cpu_name": cpu_entry.get("model name", ""), "num_physical_cores": len(cores)}
 
 
+def allowed_cores() -> int:
+    """Logical cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may use, as Linux counts them."""
+    return max(1, min(allowed_cores(), int(str(cpu_capabilities()["num_physical_cores"])) or allowed_cores()))
+
+
 def _pair(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.strip(), value.strip()

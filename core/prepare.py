@@ -18,6 +18,7 @@ import time
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -26,14 +27,16 @@ import torch
 
 from config.errors import UserError
 from config.languages import script_doubt
-from config.schema import AS_IS, DEMO, PrepareOptions
+from config.schema import AS_IS, DEMO, SHARD_IMPORT, SHARD_MERGE, PrepareOptions
 from core import compute, recogniser
 from core.dataset import languages, model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
+from core.jobs.engines import HERE, Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.jobs.shards import Shard, ShardLists
 from core.library import dataset_recognisers, model_info
 from core.library.catalog import family_of
 from core.sources import dataset_source
@@ -51,19 +54,30 @@ from data.disk_collections import DiskDict, chunked
 from data.durable_files import atomic_directory, link_or_copy
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
-from data.importers import SourceEntry, SourceRow, unused_id
+from data.importers import SkippedRow, SourceEntry, SourceRow, unused_id
 from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
-from data.measures import measure
+from data.measures import Measures, measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, why_untrainable, with_sources
 from data.text_match import MatchKind, TextMatch
-from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, store_row, validate
+from data.validation import (
+    CheckAll,
+    CheckedRow,
+    RowCheck,
+    RowChecker,
+    ValidationFinding,
+    ValidationReport,
+    checked_rows_on_disk,
+    store_row,
+    validate,
+)
 from models.base import CTCRecogniser, Extractor, Features
 from models.registry import family
 
 _SHOWN_FINDINGS = 10
 _BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
 _MEASURED_AT_ONCE = 64  # recordings
+_CHECKED_AT_ONCE = 16  # rows of a source
 _NONE: Mapping[str, str] = {}
 _SUFFIXES = {"wav": (".wav",), "flac": (".flac",), "ogg": (".ogg", ".opus", ".oga"), "mp3": (".mp3",),
              "aiff": (".aiff", ".aif"), "au": (".au",), "caf": (".caf",), "w64": (".w64",)}
@@ -72,6 +86,14 @@ _SUFFIXES = {"wav": (".wav",), "flac": (".flac",), "ogg": (".ogg", ".opus", ".og
 
 def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `datasets/NAME`, its features and its clip index; returns the counts."""
+    shard, engine = Shard.parse(options.shard), Engine.from_options(options, options.device, reporter)
+    if shard is not None and not shard.is_merge:
+        if not resolve_inside(workspace.datasets, options.dataset).exists():
+            raise UserError(f"The dataset {options.dataset!r} is not written yet, and its shards share its recordings.",
+                            f"Import it first: the same command with --shard {SHARD_IMPORT}.")
+        if options.variants:
+            raise UserError(f"A shard extracts no variants, and {options.variants} of each clip are asked for.",
+                            f"Give --variants with --shard {SHARD_MERGE}/{shard.count}.")
     base_model = model_info.base_of(workspace, options.model)
     model_folder = workspace.model(base_model)
     chosen = family(family_of(workspace, base_model))
@@ -102,14 +124,23 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 f"{speaks_already}, and nothing of it may change: these recordings are not for training on. A training "
                 f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
                 "If they are in another language, prepare them under another name with its code."))
-        dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
+        dataset, state, report = import_dataset(options, front_end.style, workspace, reporter, engine)
         if is_new and (cause := why_untrainable(dataset.clips)):
             reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {cause}. Add recordings (--add-to), "
                                         "name the speakers right, or change the held-out share (--held-out)."))
 
+    if options.shard == SHARD_IMPORT:
+        return {"dataset": options.dataset, "state": state, "clips": len(dataset.clips), "shard": SHARD_IMPORT,
+                "folder": str(dataset.folder)}
+
     with stage(reporter, "features"):
-        extractor = chosen.load_extractor(model_folder, compute.setup_device(options.device))
-        failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
+        compute.setup_device(options.device)
+        extractor = FamilyExtractor(family_of(workspace, base_model), model_folder, options.device)
+        if shard is not None:
+            shard_result = _extract_shard(dataset, extractor, workspace, reporter, engine, shard)
+            if not shard.is_merge:
+                return shard_result
+        failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter), engine)
         cache = FeatureCache(workspace.cache, extractor.fingerprint)
         max_speech_length = chosen.max_speech_length(model_folder)
         too_long = model_limits.warn_too_long(dataset, cache, max_speech_length, reporter)
@@ -132,7 +163,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         other_texts = _find_other_texts(dataset, readings, model_recogniser, reporter,
                                         thorough=options.compare_all_texts)
         with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
-                                    other_texts)
+                                    other_texts, engine)
 
     # A recogniser of the dataset hears texts in languages that the model's does not know.
     trained: Result = {}
@@ -215,8 +246,8 @@ class MergeTarget:
             self.by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
 
 
-def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
-                   reporter: Reporter) -> tuple[PreparedDataset, str, ValidationReport]:
+def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace, reporter: Reporter,
+                   engine: Engine = HERE) -> tuple[PreparedDataset, str, ValidationReport]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
     readings = _readings(options, style, workspace)
     reading = readings[options.language.partition(",")[0]]
@@ -240,7 +271,10 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter,
                                     options.max_clips) as gathered:
-        rows, splits, report = _check(gathered, options, reading, old, reporter)
+        check_all = None
+        if engine.name != "here":
+            check_all = partial(_check_rows, options, style, workspace, engine, reporter)
+        rows, splits, report = _check(gathered, options, reading, old, reporter, check_all)
         _show(report, reporter)
         made_clips = (ManifestClip(row.row.id,
                                    f"audio/{row.row.id}{_suffix(row)}",
@@ -271,7 +305,8 @@ def _merge_target(options: PrepareOptions, readings: Mapping[str, TextNormaliser
 
 
 def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: TextNormaliser,
-           old: MergeTarget | None, reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
+           old: MergeTarget | None, reporter: Reporter,
+           check_all: CheckAll | None) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
     """The rows that can be used, the split of each, and what was found."""
     imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
@@ -295,7 +330,8 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
                             verbalize=reading.verbalize, folder=gathered.made,
-                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges)
+                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges,
+                            check_all=check_all)
     notes = imported.notes
     if old is not None:
         rows, findings, note = merge_rows(old, rows, public_name(options.source), gathered.made)
@@ -331,6 +367,34 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     report = replace(report, trimmed_clips=sum(seconds > 0 for seconds in trimmed_s),
                      trimmed_s=round(sum(trimmed_s), 3))
     return rows, splits, report.with_warnings(note_one_recording(rows, splits) if old is None else ())
+
+
+def _check_rows(options: PrepareOptions, style: Style, workspace: Workspace, engine: Engine, reporter: Reporter,
+                entries: Iterable[SourceEntry]) -> Iterator[tuple[SourceEntry, RowCheck | None]]:
+    """Check rows in batches; one that kills its worker is skipped."""
+    load = partial(_CheckingWorker.load, options, style, workspace)
+    for batch, checks in run_batches(load, _CheckingWorker.check, chunked(entries, _CHECKED_AT_ONCE), engine, reporter,
+                                     lambda: "Stopped before the dataset was written."):
+        if isinstance(checks, LostBatch):
+            entry = batch[0]
+            yield SkippedRow(entry.location, f"it could not be checked: {checks.reason}"), None
+        else:
+            yield from zip(batch, checks, strict=True)
+
+
+@dataclass(frozen=True)
+class _CheckingWorker:
+    """Checks rows of a source."""
+
+    checker: RowChecker
+
+    @classmethod
+    def load(cls, options: PrepareOptions, style: Style, workspace: Workspace, _reporter: Reporter) -> _CheckingWorker:
+        reading = _readings(options, style, workspace)[options.language.partition(",")[0]]
+        return cls(RowChecker(reading, remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges))
+
+    def check(self, batch: Sequence[SourceEntry]) -> list[RowCheck | None]:
+        return [self.checker.check(entry) if isinstance(entry, SourceRow) else None for entry in batch]
 
 
 def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
@@ -500,20 +564,48 @@ def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporte
     return recipe
 
 
+class FamilyExtractor:
+    """The extractor of a base model, loaded at its first use. It is pickled without weights, for workers."""
+
+    def __init__(self, family_name: str, model_folder: Path, device: str) -> None:
+        self._family_name, self._model_folder, self._device = family_name, model_folder, device
+        self.fingerprint = family(family_name).extractor_fingerprint(model_folder)
+        self._extractor: Extractor | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_extractor": None}
+
+    def _loaded(self) -> Extractor:
+        if self._extractor is None:
+            device = compute.setup_device(self._device)
+            self._extractor = family(self._family_name).load_extractor(self._model_folder, device)
+        return self._extractor
+
+    @cached_property
+    def sample_rate(self) -> int:
+        return self._loaded().sample_rate
+
+    def extract(self, waveform: torch.Tensor) -> Features:
+        return self._loaded().extract(waveform)
+
+    def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        return self._loaded().extract_batch(waveforms)
+
+
 def extract_features(dataset: PreparedDataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
-                     recipe: AugmentationRecipe | None = None) -> int:
+                     recipe: AugmentationRecipe | None = None, engine: Engine = HERE) -> int:
     """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning.
 
-    With a `recipe` the variants of the training clips are cached as well.
+    With a `recipe` the variants of the training clips are cached as well. Other engines than `here` pickle `extractor`.
     """
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
-    failed = _extract(_Takes(dataset, cache), extractor, reporter, "clips")
+    failed = _extract(_Takes(dataset, cache), extractor, reporter, "clips", engine)
     if failed == len(dataset.clips):
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
     keys: Iterator[str] = (clip.feature_key for clip in dataset.clips)
     if recipe is not None:
         variants = _Takes(dataset, cache, recipe)
-        _extract(variants, extractor, reporter, "variants")
+        _extract(variants, extractor, reporter, "variants", engine)
         augmentation.save(dataset.folder, recipe)
         keys = chain(keys, (take.key for clip in dataset.clips for take in variants.of(clip)))
     cache.save_pack(dataset.card.fingerprint, keys)
@@ -555,14 +647,17 @@ class _Takes:
         return [_Take(f"{clip.id}, variant {number}", clip, key, variant)
                 for number, (key, variant) in enumerate(self.recipe.of(clip.feature_key), 1)]
 
-    def waiting(self) -> tuple[int, np.ndarray]:
-        """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first."""
+    def waiting(self, *, cached: bool = False) -> tuple[int, np.ndarray]:
+        """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first.
+
+        `cached`: those with features too.
+        """
         total = 0
         numbers, seconds = array("i"), array("f")
         for place, clip in enumerate(self.dataset.clips):
             for number, take in enumerate(self.of(clip)):
                 total += 1
-                if not self.cache.has(take.key):
+                if cached or not self.cache.has(take.key):
                     numbers.extend((place, number))
                     seconds.append(clip.duration_s)
         order = np.argsort(-np.array(seconds), kind="stable")
@@ -576,64 +671,141 @@ class _Takes:
             yield [longest, *islice(takes, count - 1)]
 
 
-def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str) -> int:
+def _extract_shard(dataset: PreparedDataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
+                   engine: Engine, shard: Shard) -> Result:
+    """Cache the features of the clips of a shard; or, to merge, check that the shards have left no gap."""
+    takes = _Takes(dataset, FeatureCache(workspace.cache, extractor.fingerprint))
+    # Every shard forms the same batches, whatever the others have cached meanwhile.
+    _, every_take = takes.waiting(cached=True)
+    lists = ShardLists(takes.cache.root / takes.cache.fingerprint / "shards" / dataset.card.fingerprint,
+                       [[take.key for take in batch] for batch in takes.batches(every_take)])
+    if shard.is_merge:
+        failed_keys = lists.check(shard.count, takes.cache.has)
+        reporter.emit(Plan((f"{pluralize(shard.count, 'shard')} complete: {pluralize(len(every_take), 'clip')}, "
+                            f"{len(failed_keys)} without features.",)))
+        return {}
+
+    own_batches = list(shard.select(takes.batches(every_take)))
+    pending = [batch for batch in own_batches if not all(takes.cache.has(take.key) for take in batch)]
+    total = sum(map(len, own_batches))
+    failed = _extract_batches(takes, pending, total, total - sum(map(len, pending)), extractor, reporter, "clips",
+                              engine)
+    keys = [take.key for batch in own_batches for take in batch]
+    lists.save(shard, [key for key in keys if not takes.cache.has(key)])
+    return {"dataset": dataset.card.name, "shard": str(shard), "clips": total, "features": total - failed,
+            "features_failed": failed}
+
+
+def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str, engine: Engine) -> int:
     """Cache the features of the takes that have none; how many failed, each named in a warning."""
     total, pending = takes.waiting()
-    done_count, failed = total - len(pending), 0
+    return _extract_batches(takes, takes.batches(pending), total, total - len(pending), extractor, reporter, unit,
+                            engine)
+
+
+def _extract_batches(takes: _Takes, batches: Iterable[Sequence[_Take]], total: int, done_count: int,
+                     extractor: Extractor, reporter: Reporter, unit: str, engine: Engine) -> int:
+    """Cache the features of batches, with `done_count` of `total` takes done before; how many failed."""
+    failed = 0
     if done_count:
         reporter.emit(Progress(done_count, total, unit, "cached before"))
-    for batch in takes.batches(pending):
-        check_stop(reporter, f"Stopped after {done_count} of {total} {unit}; they are kept.")
 
-        # A take that cannot be read is named, and the others go on.
-        waveforms: list[tuple[_Take, torch.Tensor]] = []
-        for take in batch:
-            try:
-                waveforms.append((take, take.load(takes.dataset, extractor.sample_rate)))
-            except UserError as error:
-                reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
-        extracted: list[tuple[_Take, Features]] = []
-        try:
-            batch_features = extractor.extract_batch([waveform for _, waveform in waveforms]) if waveforms else []
-            extracted = [(take, features) for (take, _), features in zip(waveforms, batch_features, strict=True)]
-        except (UserError, torch.OutOfMemoryError):
-            # Takes are extracted one by one, so that the bad one is named and the others are kept.
-            for take, waveform in waveforms:
-                try:
-                    extracted.append((take, extractor.extract(waveform)))
-                except (UserError, torch.OutOfMemoryError) as error:
-                    reason = (error.message if isinstance(error, UserError)
-                              else "it does not fit in the memory of the device.")
-                    reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
+    def stop_message() -> str:
+        return f"Stopped after {done_count} of {total} {unit}; they are kept."
 
-        for take, features in extracted:
-            takes.cache.save(take.key, features.arrays)
-        failed += len(batch) - len(extracted)
+    # The clips stay with the driver: they may lie in a file of this process.
+    load = partial(_ExtractionWorker, replace(takes.dataset, clips=()), takes.cache, extractor)
+    for batch, failed_count in run_batches(load, _ExtractionWorker.extract, batches, engine, reporter, stop_message):
+        if isinstance(failed_count, LostBatch):
+            reporter.emit(WarningRaised(f"{batch[0].name} has no features: {failed_count.reason}."))
+            failed_count = len(batch)
+        failed += failed_count
         done_count += len(batch)
         reporter.emit(Progress(done_count, total, unit, batch[-1].name))
     return failed
 
 
-def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter) -> None:
+@dataclass(frozen=True)
+class _ExtractionWorker:
+    """Extracts the features of takes and caches them."""
+
+    dataset: PreparedDataset  # without clips
+    cache: FeatureCache
+    extractor: Extractor
+    reporter: Reporter
+
+    def extract(self, batch: Sequence[_Take]) -> int:
+        """Cache the features of a batch; how many takes failed, each named in a warning."""
+        # A take that cannot be read is named, and the others go on.
+        waveforms: list[tuple[_Take, torch.Tensor]] = []
+        for take in batch:
+            try:
+                waveforms.append((take, take.load(self.dataset, self.extractor.sample_rate)))
+            except UserError as error:
+                self.reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
+        extracted: list[tuple[_Take, Features]] = []
+        try:
+            batch_features = self.extractor.extract_batch([wave for _, wave in waveforms]) if waveforms else []
+            extracted = [(take, features) for (take, _), features in zip(waveforms, batch_features, strict=True)]
+        except (UserError, torch.OutOfMemoryError):
+            # Takes are extracted one by one, so that the bad one is named and the others are kept.
+            for take, waveform in waveforms:
+                try:
+                    extracted.append((take, self.extractor.extract(waveform)))
+                except (UserError, torch.OutOfMemoryError) as error:
+                    reason = (error.message if isinstance(error, UserError)
+                              else "it does not fit in the memory of the device.")
+                    self.reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
+
+        for take, features in extracted:
+            self.cache.save(take.key, features.arrays)
+        return len(batch) - len(extracted)
+
+
+def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, engine: Engine = HERE) -> None:
     """Measure the recordings that were not measured yet; a stop keeps what was measured."""
     store = MeasureStore(workspace)
     done_count, total = 0, len(dataset.clips)
-    for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
-        measures = store.load(clip.sha256 for clip in part)
-        pending = [clip for clip in part if clip.sha256 not in measures]
-        if pending:
-            check_stop(reporter, f"Stopped after measuring {done_count} of {total} clips; they are kept.")
-            new_measures = {}
-            for clip in pending:
-                try:
-                    waveform, rate = audio.read(dataset.audio_path(clip))
-                    new_measures[clip.sha256] = measure(waveform.numpy(), rate)
-                except UserError as error:
-                    reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
+
+    def batches() -> Iterator[list[ManifestClip]]:
+        nonlocal done_count
+        for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
+            measures = store.load(clip.sha256 for clip in part)
+            pending = [clip for clip in part if clip.sha256 not in measures]
+            done_count += len(part) - len(pending)
+            if pending:
+                yield pending
+
+    def stop_message() -> str:
+        return f"Stopped after measuring {done_count} of {total} clips; they are kept."
+
+    load = partial(_MeasuringWorker, replace(dataset, clips=()))
+    for batch, new_measures in run_batches(load, _MeasuringWorker.measure, batches(), engine, reporter, stop_message):
+        if isinstance(new_measures, LostBatch):
+            reporter.emit(WarningRaised(f"{batch[0].id} could not be measured: {new_measures.reason}."))
+        else:
             store.save(new_measures)
-        done_count += len(part)
-        if pending:
-            reporter.emit(Progress(done_count, total, "clips", "measured"))
+        done_count += len(batch)
+        reporter.emit(Progress(done_count, total, "clips", "measured"))
+
+
+@dataclass(frozen=True)
+class _MeasuringWorker:
+    """Measures recordings."""
+
+    dataset: PreparedDataset  # without clips
+    reporter: Reporter
+
+    def measure(self, batch: Sequence[ManifestClip]) -> dict[str, Measures]:
+        """The measures by hash; a clip that cannot be read is named in a warning."""
+        measures = {}
+        for clip in batch:
+            try:
+                waveform, rate = audio.read(self.dataset.audio_path(clip))
+                measures[clip.sha256] = measure(waveform.numpy(), rate)
+            except UserError as error:
+                self.reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
+        return measures
 
 
 def _recogniser_of_dataset(dataset: PreparedDataset, workspace: Workspace,
@@ -671,14 +843,14 @@ def _find_other_texts(dataset: PreparedDataset, readings: Mapping[str, TextNorma
 def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter,
                 readings: Mapping[str, TextNormaliser], max_text_length: int = 0,
                 long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE,
-                other_texts: Mapping[str, str] = _NONE) -> int:
+                other_texts: Mapping[str, str] = _NONE, engine: Engine = HERE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
     `readings`: by language. `max_text_length`: characters that the model can hold, 0 where unknown.
     `long_speech`: by id, in words, the clips whose speech is longer than the model can hold. `other_texts`: by id, in
     words, the clips in which a recogniser hears another text.
     """
-    measure_dataset(dataset, workspace, reporter)
+    measure_dataset(dataset, workspace, reporter, engine)
     about = {"dataset": dataset.card.name, **reading_names(dataset.card, readings),
              # where the texts were counted in tokens, their length in characters does not matter
              "max_text_length": "0" if coverage.checked else str(max_text_length),

@@ -24,11 +24,12 @@ from core.dataset import model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
+from core.jobs.engines import Engine
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
 from core.library.catalog import family_of
-from core.prepare import extract_features, measure_dataset
+from core.prepare import FamilyExtractor, extract_features, measure_dataset
 from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
@@ -43,7 +44,6 @@ from data.measures import Measures, measure
 from data.normalisers import TextNormaliser, for_other_language
 from data.sound_files import TRIM, encode_flac, repair
 from data.splits import Sides
-from models.registry import family
 
 DECIDED_FILE, ORIGINALS = "decided.jsonl", "originals"
 _INDEXED_AT_ONCE = 256  # clips
@@ -66,6 +66,7 @@ class DatasetVersion:
 def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `datasets/SAVE_AS` of `datasets/DATASET`, with its features; returns the counts."""
     counts: Result = {}
+    engine = Engine.from_options(options, options.device, reporter)
     with stage(reporter, "version"):
         if _is_resumed(options, workspace):
             index_version(workspace, options.dataset, options.save_as, reporter)
@@ -76,9 +77,9 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
         dataset = manifest.load(workspace.dataset(options.save_as))
     with stage(reporter, "features"):
         base_model = model_info.base_of(workspace, options.model)
-        chosen = family(family_of(workspace, base_model))
-        extractor = chosen.load_extractor(workspace.model(base_model), compute.setup_device(options.device))
-        failed = extract_features(dataset, extractor, workspace, reporter, augmentation.load(dataset.folder))
+        compute.setup_device(options.device)
+        extractor = FamilyExtractor(family_of(workspace, base_model), workspace.model(base_model), options.device)
+        failed = extract_features(dataset, extractor, workspace, reporter, augmentation.load(dataset.folder), engine)
     index = review.index_of(workspace, options.save_as)
     return {"dataset": options.save_as, "clips": len(dataset.clips), **counts,
             "features": len(dataset.clips) - failed, "features_failed": failed,

@@ -6,19 +6,23 @@ A clip is scored if a recogniser knows the language. `clips.zip` holds all clips
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from config import confinement, foreign
 from config.errors import UserError
 from config.schema import SynthesizeOptions
 from core import compute
+from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import CLIPS_ARCHIVE, AudioGenerated, Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import verification
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
-from core.speech.model_cache import ModelCache
-from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
+from core.speech.model_cache import CachedSynthesizer, ModelCache
+from core.speech.scoring import Recogniser, load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, unused_controls
 from core.workspace import Workspace
 from models.base import RecognitionScore
@@ -33,10 +37,12 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     The model is taken from `model_cache` if it is there, else loaded into it.
     """
     texts = read_texts(options)
+    if options.engine != "here" and not options.file:
+        raise UserError(f"The engine `{options.engine}` divides the lines of a file, and a text was given.",
+                        "Give the text in a file (--file), or leave the engine out.")
+    engine = Engine.from_options(options, options.device, reporter)
     with stage(reporter, "load"):
-        loaded = (model_cache or ModelCache()).synthesizer(
-            options.voice_model, workspace, compute.setup_device(options.device), options.precision, options.voice,
-            options.sound, options.unknown)
+        loaded = _load_synthesizer(model_cache or ModelCache(), options, workspace)
     synthesizer, model, language = loaded.synthesizer, loaded.synthesizer.model, options.language
     count = _count_chunks(synthesizer, texts, options)
     clip_count = f"{pluralize(len(texts), 'clip')}, " if options.file else ""
@@ -54,68 +60,147 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     for note in dict.fromkeys(notes):
         reporter.emit(WarningRaised(note))
 
-    recogniser, recogniser_loaded = None, False
-    scored_clips: list[tuple[SynthesizedClip, RecognitionScore | None]] = []
-    events: list[AudioGenerated] = []
+    has_picture = len(texts) == 1
+    speaker = _Speaker(options, workspace, synthesizer, reporter, has_picture)
+    load: Callable[[Reporter], _Speaker] = partial(_Speaker.load, options, workspace, has_picture)
+    if engine.name == "here":
+        load = partial(_loaded, speaker)
+    batches = [list(enumerate(texts[start:start + MAX_BATCH_SIZE], start))
+               for start in range(0, len(texts), MAX_BATCH_SIZE)]
+    spoken_clips: list[_SpokenClip] = []
     facts = {SIDE: {"model": model.ref, "voice": options.voice or loaded.voice, "seed": str(options.sampling.seed)}}
+
+    def stop_message() -> str:
+        return f"Stopped on request after {pluralize(len(spoken_clips), 'clip')}; they are kept."
+
     try:
         with stage(reporter, "speak"):
-            for start in range(0, len(texts), MAX_BATCH_SIZE):
-                batch = [(language, text) for text in texts[start:start + MAX_BATCH_SIZE]]
-                batch_clips: list[tuple[int, str, SynthesizedClip]] = []
-                for index, chunks in enumerate(synthesizer.synthesize_batch(batch, options.sampling), start):
-                    stem = f"{index + 1:04d}" if options.file else "speech"
-                    clip = clips.write_clip(chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index,
-                                            text=texts[index], language=language,
-                                            chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)
-                    batch_clips.append((index, texts[index], clip))
-                # The recogniser is loaded only now, so that the first clip can be played early.
-                if not recogniser_loaded:
-                    recogniser, recogniser_loaded = load_recogniser_or_warn(
-                        workspace, model, lambda message: reporter.emit(WarningRaised(message)),
-                        languages=(language,)), True
-                for index, text, clip in batch_clips:
-                    reference = model.front_end.verbalize(text, language)
-                    score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
-                    picture = ""
-                    if len(texts) == 1:
-                        picture = f"{clips.FOLDER}/speech.png"
-                        clips.save_spectrogram(reporter.directory / picture, clip.waveform, clip.sample_rate)
-                    event = clip.event(SIDE, index, text, language, score, picture,
-                                       unmeasured=unmeasured_reason(recogniser, language),
-                                       measured_by=measured_by(recogniser, language),
-                                       transcript=evaluation.spaced_transcript(recogniser, score, reference, language))
-                    reporter.emit(event)
-                    events.append(event)
-                    scored_clips.append((clip, score))
+            for batch, batch_clips in run_batches(load, _Speaker.speak, batches, engine, reporter, stop_message):
+                if isinstance(batch_clips, LostBatch):
+                    reporter.emit(WarningRaised(f"Clip {batch[0][0] + 1} of {len(texts)} ({batch[0][1][:40]}) was not "
+                                                f"made: {batch_clips.reason}."))
+                else:
+                    spoken_clips += batch_clips
                 if options.file:
-                    reporter.emit(Progress(len(events), len(texts), "clips"))
-                check_stop(reporter, f"Stopped on request after {pluralize(len(events), 'clip')}; they are kept.")
+                    reporter.emit(Progress(len(spoken_clips), len(texts), "clips"))
+                check_stop(reporter, stop_message())
     finally:
+        events = [clip.event for clip in spoken_clips]
         if events:
             clips.write_archive(reporter.directory, events, facts)
 
+    if not spoken_clips:
+        raise UserError(f"None of {pluralize(len(texts), 'clip')} was made.", "The warnings above name the reason.")
+    recogniser = speaker.load_recogniser()
     if options.archive:
         shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
     with stage(reporter, "score recordings"):
         recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
-    scores = [score for _, score in scored_clips if score is not None]
-    duration_s, synthesis_s = (sum(getattr(clip, name) for clip, _ in scored_clips)
+    scores = [clip.score for clip in spoken_clips if clip.score is not None]
+    duration_s, synthesis_s = (sum(getattr(clip, name) for clip in spoken_clips)
                                for name in ("duration_s", "synthesis_s"))
     result: Result = {
         "clips": len(events), "duration_s": round(duration_s, 3), "seconds": round(synthesis_s, 3),
         "real_time_factor": round(synthesis_s / max(duration_s, 1e-9), 3),
-        "chunks": sum(clip.chunks for clip, _ in scored_clips), "model": model.ref,
+        "chunks": sum(clip.chunks for clip in spoken_clips), "model": model.ref,
         "language": language, "voice": options.voice, "seed": options.sampling.seed,
         "error": evaluation.corpus_score(language, scores).error if scores else None, "recordings_cer": recordings_cer,
         "archive": options.archive or CLIPS_ARCHIVE,
-        "no_speech": sum(clip.finish_reason == "no_speech" for clip, _ in scored_clips),
+        "no_speech": sum(clip.event.finish_reason == "no_speech" for clip in spoken_clips),
     }
     if not options.file:
-        clip, event = scored_clips[0][0], events[0]
-        result |= {"path": clip.path, "peak": round(clip.peak, 4), "level_db": round(clip.level_db, 1),
-                   "sha256": clip.sha256, "transcript": event.transcript, "spectrogram": event.spectrogram}
+        clip = spoken_clips[0]
+        result |= {"path": clip.event.path, "peak": clip.peak, "level_db": clip.level_db, "sha256": clip.sha256,
+                   "transcript": clip.event.transcript, "spectrogram": clip.event.spectrogram}
     return result
+
+
+@dataclass(frozen=True)
+class _SpokenClip:
+    """A clip that was written and scored, without its samples."""
+
+    event: AudioGenerated
+    score: RecognitionScore | None
+    duration_s: float
+    synthesis_s: float
+    chunks: int
+    peak: float
+    level_db: float
+    sha256: str
+
+
+@dataclass
+class _Speaker:
+    """Speaks and scores batches of texts."""
+
+    options: SynthesizeOptions
+    workspace: Workspace
+    synthesizer: Synthesizer
+    reporter: Reporter
+    has_picture: bool  # a spectrogram of the only clip
+    warns: bool = True  # that a recogniser is not available
+    recogniser: Recogniser | None = None
+    recogniser_loaded: bool = False
+
+    @classmethod
+    def load(cls, options: SynthesizeOptions, workspace: Workspace, has_picture: bool,
+             reporter: Reporter) -> _Speaker:
+        loaded = _load_synthesizer(ModelCache(), options, workspace)
+        return cls(options, workspace, loaded.synthesizer, reporter, has_picture, warns=False)
+
+    def load_recogniser(self) -> Recogniser | None:
+        """The recogniser, loaded at the first call."""
+        if not self.recogniser_loaded:
+            self.recogniser = load_recogniser_or_warn(self.workspace, self.synthesizer.model, self._warn,
+                                                      languages=(self.options.language,))
+            self.recogniser_loaded = True
+        return self.recogniser
+
+    def _warn(self, message: str) -> None:
+        if self.warns:
+            self.reporter.emit(WarningRaised(message))
+
+    def speak(self, batch: Sequence[tuple[int, str]]) -> list[_SpokenClip]:
+        """The clips of texts with their numbers."""
+        options, synthesizer, reporter, language = self.options, self.synthesizer, self.reporter, self.options.language
+        model = synthesizer.model
+        written: list[tuple[int, str, SynthesizedClip]] = []
+        streams = synthesizer.synthesize_batch([(language, text) for _, text in batch], options.sampling)
+        for (index, text), chunks in zip(batch, streams, strict=True):
+            stem = f"{index + 1:04d}" if options.file else "speech"
+            written.append((index, text, clips.write_clip(
+                chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index, text=text, language=language,
+                chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)))
+
+        # The recogniser is loaded only now, so that the first clip can be played early.
+        recogniser = self.load_recogniser()
+        spoken_clips = []
+        for index, text, clip in written:
+            reference = model.front_end.verbalize(text, language)
+            score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
+            picture = ""
+            if self.has_picture:
+                picture = f"{clips.FOLDER}/speech.png"
+                clips.save_spectrogram(reporter.directory / picture, clip.waveform, clip.sample_rate)
+            event = clip.event(SIDE, index, text, language, score, picture,
+                               unmeasured=unmeasured_reason(recogniser, language),
+                               measured_by=measured_by(recogniser, language),
+                               transcript=evaluation.spaced_transcript(recogniser, score, reference, language))
+            reporter.emit(event)
+            spoken_clips.append(_SpokenClip(event, score, clip.duration_s, clip.synthesis_s, clip.chunks,
+                                            round(clip.peak, 4), round(clip.level_db, 1), clip.sha256))
+        return spoken_clips
+
+
+def _loaded(speaker: _Speaker, reporter: Reporter) -> _Speaker:
+    """The speaker of this process, with the reporter of its batches."""
+    speaker.reporter = reporter
+    return speaker
+
+
+def _load_synthesizer(model_cache: ModelCache, options: SynthesizeOptions, workspace: Workspace) -> CachedSynthesizer:
+    return model_cache.synthesizer(options.voice_model, workspace, compute.setup_device(options.device),
+                                   options.precision, options.voice, options.sound, options.unknown)
 
 
 def read_texts(options: SynthesizeOptions) -> list[str]:

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,14 @@ import soundfile
 import soxr
 
 from config.errors import UserError
-from config.schema import TranscribeOptions
+from config.schema import SHARD_IMPORT, TranscribeOptions
+from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.jobs.reporter import Reporter, pluralize, stage
+from core.jobs.shards import Shard, ShardLists
 from core.library.segments import SegmentClip, Segments
 from core.speech import transcription as recognisers
-from core.speech.transcription import Transcript
+from core.speech.transcription import RecogniserSource, Transcriber, Transcript
 from core.workspace import Workspace
 from data.durable_files import append_text, check_no_link_out
 from data.importers import safe_id
@@ -44,27 +48,63 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
     pieces = segments.pieces()
     # Texts of another recogniser or revision are kept in another file.
     identity = json.dumps([options.recogniser, options.revision, options.recogniser_language])
-    name = f"{safe_id(Path(options.recogniser).name)[:60]}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.jsonl"
-    transcripts = TranscriptFile(segments.folder / "work" / "transcripts" / name)
+    name = f"{safe_id(Path(options.recogniser).name)[:60]}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+    work, shard = segments.folder / "work" / "transcripts", Shard.parse(options.shard)
+    if options.shard == SHARD_IMPORT:
+        raise UserError(f"`--shard {SHARD_IMPORT}` is a step of `prepare`; segments are there already.",
+                        "Begin with the first shard, such as --shard 1/8.")
+    batches, selected = list(_batches(pieces)), pieces
+    if shard is not None:
+        lists = ShardLists(work / f"{name}-shards", [[piece.id for piece in batch] for batch in batches])
+        parts = {part: TranscriptFile(work / f"{name}.{part.number}-of-{part.count}.jsonl")
+                 for part in (Shard(number, shard.count) for number in range(1, shard.count + 1))}
+        if shard.is_merge:
+            _merge_shards(lists, list(parts.values()), TranscriptFile(work / f"{name}.jsonl"))
+        else:
+            batches = list(shard.select(batches))
+            selected = tuple(chain.from_iterable(batches))
+    transcripts = TranscriptFile(work / f"{name}.jsonl") if shard is None or shard.is_merge else parts[shard]
     transcripts_by_id = transcripts.load()
 
-    pending = [piece for piece in pieces if piece.id not in transcripts_by_id]
+    # A shard repeats whole batches, which are the same whatever was transcribed before.
+    pending = [piece for piece in selected if piece.id not in transcripts_by_id]
+    pending_batches = _batches(pending) if shard is None or shard.is_merge else iter([
+        batch for batch in batches if any(piece.id not in transcripts_by_id for piece in batch)])
+    engine = Engine.from_options(options, options.device, reporter)
+    lost: dict[str, str] = {}  # why a clip has no transcript, by id
+    done_count = len(selected) - len(pending)
+
+    def stop_message() -> str:
+        return f"Stopped after {done_count} of {pluralize(len(selected), 'clip')}; their texts are kept."
+
     if pending:
-        recogniser = recognisers.load_transcriber(options.recogniser, options.revision, segments.card.language,
-                                                  options.recogniser_language, options.device, workspace, reporter)
+        source = recognisers.find_recogniser(options.recogniser, options.revision, segments.card.language,
+                                             options.recogniser_language, options.device, workspace, reporter)
+        load = partial(_TranscriptionWorker.load, segments.folder, source)
         with stage(reporter, "transcribe"):
-            done_count = len(pieces) - len(pending)
-            for batch in _batches(pending):
-                check_stop(reporter,
-                           f"Stopped after {done_count} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
-                waveforms = [_waveform(check_no_link_out(segments.folder, piece.audio), piece, recogniser.sample_rate)
-                             for piece in batch]
-                new_transcripts = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms),
-                                           strict=True))
-                transcripts.add(new_transcripts)
-                transcripts_by_id |= new_transcripts
+            for batch, new_transcripts in run_batches(load, _TranscriptionWorker.transcribe, pending_batches, engine,
+                                                      reporter, stop_message):
+                if isinstance(new_transcripts, LostBatch):
+                    lost[batch[0].id] = new_transcripts.reason
+                else:
+                    transcripts.add({key: value for key, value in new_transcripts.items()
+                                     if key not in transcripts_by_id})
+                    transcripts_by_id |= new_transcripts
                 done_count += len(batch)
-                reporter.emit(Progress(done_count, len(pieces), "clips", new_transcripts[batch[-1].id].text[:60]))
+                last_transcript = transcripts_by_id.get(batch[-1].id)
+                reporter.emit(Progress(min(done_count, len(selected)), len(selected), "clips",
+                                       last_transcript.text[:60] if last_transcript else ""))
+
+    # A clip that killed its worker is left without a text; it is tried again when the job runs again.
+    for piece in pieces:
+        if piece.id in lost:
+            reporter.emit(WarningRaised(f"{piece.recording} at {piece.from_s:.1f} s has no text: {lost[piece.id]}."))
+            transcripts_by_id[piece.id] = Transcript("", 0.0)
+
+    if shard is not None and not shard.is_merge:
+        lists.save(shard, lost)
+        return {"segments": options.segments, "shard": str(shard), "clips": len(selected),
+                "transcribed_before": len(selected) - len(pending)}
 
     transcribed = []
     for piece in pieces:
@@ -110,6 +150,35 @@ class TranscriptFile:
             json.dumps({"id": name, "text": transcript.text, "score": round(transcript.score, 4)},
                        ensure_ascii=False) + "\n"
             for name, transcript in transcripts.items()))
+
+
+def _merge_shards(lists: ShardLists, parts: Sequence[TranscriptFile], target: TranscriptFile) -> None:
+    """Write the transcripts of all shards in the order of the batches; `UserError` if one lacks any."""
+    transcripts: dict[str, Transcript] = {}
+    for part in parts:
+        transcripts |= part.load()
+    failed = lists.check(len(parts), transcripts.__contains__)
+    target.path.unlink(missing_ok=True)
+    for batch in lists.batches:
+        target.add({name: transcripts[name] for name in batch if name not in failed})
+
+
+@dataclass(frozen=True)
+class _TranscriptionWorker:
+    """Transcribes clips of segments."""
+
+    folder: Path  # of the segments
+    recogniser: Transcriber
+
+    @classmethod
+    def load(cls, folder: Path, source: RecogniserSource, _reporter: Reporter) -> _TranscriptionWorker:
+        return cls(folder, source.load_transcriber())
+
+    def transcribe(self, batch: Sequence[SegmentClip]) -> dict[str, Transcript]:
+        """The transcripts of a batch, by id."""
+        waveforms = [_waveform(check_no_link_out(self.folder, piece.audio), piece, self.recogniser.sample_rate)
+                     for piece in batch]
+        return dict(zip((piece.id for piece in batch), self.recogniser.transcribe(waveforms), strict=True))
 
 
 def _batches(pieces: Sequence[SegmentClip]) -> Iterator[list[SegmentClip]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,11 +29,15 @@ Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
 _LETTERS = {"u": "U", "i": "I", "f": "F"}  # safetensors letter by numpy kind
 _KEYS_PER_READ = 4096
+_MAP_NORESERVE = 0x4000  # of Linux: a pack may be larger than the memory, although its pages could be written to
 
 
 @dataclass(frozen=True)
 class FeaturePack:
-    """Features of many recordings in memory: each array is one concatenation over its first axis, split at `ends`."""
+    """Features of many recordings: each array is one concatenation over its first axis, split at `ends`.
+
+    The values are mapped from the file, so that memory does not grow with the hours of speech.
+    """
 
     index: Mapping[str, int]  # position of a key
     values: Arrays  # (total, ...) by name
@@ -83,22 +88,25 @@ class FeatureCache:
         path = self.pack_path(dataset)
         if not path.is_file():
             return FeaturePack({}, {}, {})
-        stored = _read(path)
+        stored = _map(path)
         keys = stored.pop(_KEYS).tobytes().decode().split()
         ends = {name.removesuffix(_ENDS): stored.pop(name) for name in list(stored) if name.endswith(_ENDS)}
         return FeaturePack({key: index for index, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
-        """Write the pack of a dataset from the files of its `recordings`; those without one are skipped.
+        """Write the pack of a dataset from the files of its `recordings`; those without one are skipped."""
+        with DiskDict() as seen:
+            self.write_pack(dataset, ((sha256, self.load(sha256)) for sha256 in recordings
+                                      if self.has(sha256) and seen.put(sha256, "") is None))
+
+    def write_pack(self, dataset: str, features: Iterable[tuple[str, Arrays]]) -> None:
+        """Write the pack of a dataset from the arrays of its recordings, each once.
 
         One recording is in memory at a time: arrays grow in temporary files, since the header needs their lengths.
         """
-        with ExitStack() as opened, DiskDict() as seen:
+        with ExitStack() as opened:
             runs: dict[str, _PackedArray] = {_KEYS: _PackedArray.empty(_KEYS, np.dtype(np.uint8), opened)}
-            for sha256 in recordings:
-                if not self.has(sha256) or seen.put(sha256, "") is not None:
-                    continue
-                arrays = self.load(sha256)
+            for sha256, arrays in features:
                 # The first clip tells names and types of the arrays.
                 if len(runs) == 1:
                     for name, array in arrays.items():
@@ -186,6 +194,28 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return load_file(str(path))
     except (SafetensorError, OSError) as error:
         raise _damaged(path, error) from error
+
+
+def _map(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file of ours, mapped into memory: what is written to them stays in this process."""
+    try:
+        with safe_open(str(path), framework="np"):  # checks header and size
+            pass
+        with open(path, "rb") as file:
+            header_size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(header_size))
+            content = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE)
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        dtype = np.dtype(f"{kind[0].lower()}{int(kind[1:]) // 8}")
+        arrays[name] = (np.frombuffer(content, dtype, math.prod(shape), 8 + header_size + begin).reshape(shape)
+                        if end > begin else np.zeros(shape, dtype))
+    return arrays
 
 
 def _damaged(path: Path, error: Exception) -> UserError:

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -124,6 +124,10 @@ class ValidationReport:
                       "text_match": TextMatch.from_json(match) if match else None})
 
 
+CheckAll = Callable[[Iterable[SourceEntry]], "Iterator[tuple[SourceEntry, RowCheck | None]]"]
+"""Checks rows and yields all entries in their order; other entries than rows have no check."""
+
+
 def findings_on_disk() -> DiskList[ValidationFinding]:
     """An empty list of findings on disk: there may be one for every row."""
     return DiskList(lambda finding: json.dumps(asdict(finding)), lambda line: ValidationFinding(**json.loads(line)))
@@ -140,13 +144,13 @@ def with_more(findings: Sequence[ValidationFinding],
 
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda entries: None, verbalize: Callable[[str], str] = str,
-             folder: Path | None = None, *, remove_unspoken: bool = False,
-             keep_edges: bool = True) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             folder: Path | None = None, *, remove_unspoken: bool = False, keep_edges: bool = True,
+             check_all: CheckAll | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries checked so far.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
     `remove_unspoken`: remove from the texts what `data.unspoken_text` finds. The whole clip is checked; without
-    `keep_edges` the silence at its ends is trimmed.
+    `keep_edges` the silence at its ends is trimmed. `check_all` checks the rows, in several processes for example.
     """
 
     # Texts and durations of all entries are collected for the comparison of their lengths.
@@ -159,7 +163,8 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     columns: dict[str, array[float]] = {}  # lengths of the texts in columns that were not read
     # `first_use` holds location and text by hash, `recordings` the location by path.
     with DiskDict() as first_use, DiskDict() as recordings:
-        for entry in entries:
+        checker = RowChecker(reading, limits, remove_unspoken, keep_edges)
+        for entry, check in (check_all or _one_by_one(checker))(entries):
             if isinstance(entry, SourceNote):
                 warnings.add(ValidationFinding("source", entry.location, entry.reason))
                 continue
@@ -179,12 +184,18 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                 progress(entry_count)
                 continue
 
+            assert check is not None
             unspoken.add(entry.text, entry.location)
-            if remove_unspoken:
-                entry = replace(entry, text=without_signs(entry.text))
-            result = _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges)
-            if result is not None:
-                checked, speech[-1] = result
+            # Findings about a recording are reported once, however many parts are cut from it.
+            recording_warnings = check.recording_warnings
+            if recording_warnings and entry.is_part and recordings.put(str(entry.audio), entry.location) is not None:
+                recording_warnings = ()
+            for finding in chain(check.text_warnings, recording_warnings, check.clip_warnings):
+                warnings.add(finding)
+            for finding in check.errors:
+                errors.add(finding)
+            if check.checked is not None:
+                checked, speech[-1] = check.checked, check.speech_s
                 lengths[-1], durations[-1] = text_length(checked.normal), checked.duration_s
                 earlier_row = first_use.put(checked.sha256, json.dumps([entry.location, checked.normal]))
                 if earlier_row is None:
@@ -204,6 +215,14 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     match = match_texts(lengths, durations, speech, columns)
     report = replace(_report(entry_count, valid, reading, errors, warnings, limits), text_match=match)
     return valid, report.with_warnings(_unspoken_findings(unspoken, entry_count, removed=remove_unspoken))
+
+
+def _one_by_one(checker: RowChecker) -> CheckAll:
+    def check_all(entries: Iterable[SourceEntry]) -> Iterator[tuple[SourceEntry, RowCheck | None]]:
+        for entry in entries:
+            yield entry, checker.check(entry) if isinstance(entry, SourceRow) else None
+
+    return check_all
 
 
 def _unspoken_findings(unspoken: UnspokenSigns, text_count: int, *, removed: bool) -> list[ValidationFinding]:
@@ -245,76 +264,98 @@ def _from_line(line: bytes) -> CheckedRow:
     return CheckedRow(SourceRow(**{**row, "audio": Path(row["audio"])}), **values)
 
 
-def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding], recordings: DiskDict, *, keep_edges: bool
-           ) -> tuple[CheckedRow, float] | None:
-    """The row and its seconds of speech between the silent ends; None if it cannot be used."""
-    row = _without_controls(row, warnings)
+@dataclass(frozen=True)
+class RowCheck:
+    """What a check found in one row: the row that can be used, or none, and its findings."""
 
-    # The text must have something to speak.
-    normal = reading.normal(row.text)
-    if not normal:
-        errors.add(ValidationFinding("empty text", row.location,
-                                     f"the text {row.text!r} of {row.id} has nothing to speak"))
-        return None
+    checked: CheckedRow | None = None
+    speech_s: float = math.nan  # between the silent ends
+    errors: tuple[ValidationFinding, ...] = ()
+    text_warnings: tuple[ValidationFinding, ...] = ()
+    recording_warnings: tuple[ValidationFinding, ...] = ()  # of the file that the row is a part of
+    clip_warnings: tuple[ValidationFinding, ...] = ()
 
-    # The recording must decode, and its part must not be far longer than a clip may be.
-    try:
-        stored = store_row(row, 2 * limits.max_duration_s)
-    except (UserError, OSError) as error:
-        message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
-        if row.location.endswith(row.audio.name):  # the place names the file
-            message = message.removeprefix(f"{row.audio} ")
-        errors.add(ValidationFinding("not audio", row.location, message.removesuffix(".")))
-        return None
-    facts = examine(row.audio)
-    if stored is None:
-        errors.add(ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}"))
-        return None
-    content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
 
-    # Findings about a recording are reported once, however many parts are cut from it.
-    if not row.is_part or recordings.put(str(row.audio), row.location) is None:
+@dataclass(frozen=True)
+class RowChecker:
+    """Checks rows, each by itself. The whole clip is checked; without `keep_edges` silence at its ends is trimmed."""
+
+    reading: TextNormaliser
+    limits: ClipCheckLimits = ClipCheckLimits()
+    remove_unspoken: bool = False
+    keep_edges: bool = True
+
+    def check(self, row: SourceRow) -> RowCheck:
+        """The row with its findings."""
+        limits = self.limits
+        if self.remove_unspoken:
+            row = replace(row, text=without_signs(row.text))
+        row, text_warnings = _without_controls(row)
+
+        # The text must have something to speak.
+        normal = self.reading.normal(row.text)
+        if not normal:
+            finding = ValidationFinding("empty text", row.location,
+                                        f"the text {row.text!r} of {row.id} has nothing to speak")
+            return RowCheck(errors=(finding,), text_warnings=text_warnings)
+
+        # The recording must decode, and its part must not be far longer than a clip may be.
+        try:
+            stored = store_row(row, 2 * limits.max_duration_s)
+        except (UserError, OSError) as error:
+            message = (error.message if isinstance(error, UserError)
+                       else f"{row.audio} could not be read: {error.strerror}")
+            if row.location.endswith(row.audio.name):  # the place names the file
+                message = message.removeprefix(f"{row.audio} ")
+            return RowCheck(errors=(ValidationFinding("not audio", row.location, message.removesuffix(".")),),
+                            text_warnings=text_warnings)
+        facts = examine(row.audio)
+        if stored is None:
+            finding = ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}")
+            return RowCheck(errors=(finding,), text_warnings=text_warnings)
+        content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
         name = row.audio.name if row.is_part else row.id
-        for finding in facts.findings():
-            warnings.add(ValidationFinding(finding.kind, row.location, f"{name}: {finding.message}"))
+        recording_warnings = tuple(ValidationFinding(fact.kind, row.location, f"{name}: {fact.message}")
+                                   for fact in facts.findings())
 
-    duration_s = len(waveform) / sample_rate
-    peak = float(np.abs(waveform).max())
-    fault = _fault(duration_s, peak, limits)
-    if fault:
-        kind, description = fault
-        errors.add(ValidationFinding(kind, row.location, f"{row.id} {description}"))
-        return None
+        duration_s = len(waveform) / sample_rate
+        peak = float(np.abs(waveform).max())
+        fault = _fault(duration_s, peak, limits)
+        if fault:
+            kind, description = fault
+            return RowCheck(errors=(ValidationFinding(kind, row.location, f"{row.id} {description}"),),
+                            text_warnings=text_warnings, recording_warnings=recording_warnings)
 
-    # A part is measured itself; the share of a whole recording is known from decoding.
-    clipped = facts.downmix.full_scale_share
-    if row.is_part:
-        clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
-    if above:
-        message = (f"{row.id}: {above} samples were above full scale, and were cut to it; lower the recording's level "
-                   "and import it again")
-        warnings.add(ValidationFinding("clipping", row.location, message))
-    elif clipped > limits.clipped_share:
-        warnings.add(ValidationFinding("clipping", row.location,
-                                       f"{row.id}: {clipped:.1%} of the samples are at full scale"))
+        # A part is measured itself; the share of a whole recording is known from decoding.
+        clip_warnings = []
+        clipped = facts.downmix.full_scale_share
+        if row.is_part:
+            clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
+        if above:
+            message = (f"{row.id}: {above} samples were above full scale, and were cut to it; lower the recording's "
+                       "level and import it again")
+            clip_warnings.append(ValidationFinding("clipping", row.location, message))
+        elif clipped > limits.clipped_share:
+            clip_warnings.append(ValidationFinding("clipping", row.location,
+                                                   f"{row.id}: {clipped:.1%} of the samples are at full scale"))
 
-    # A text that cannot be spoken in this time belongs to another recording.
-    rate = len(normal) / duration_s
-    if rate > limits.possible_characters_per_s:
-        message = (f"{row.id} would be {rate:,.0f} characters a second, more than is possible "
-                   f"({limits.possible_characters_per_s:g}): the text is of another recording")
-        errors.add(ValidationFinding("pace", row.location, message))
-        return None
-    if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
-        warnings.add(ValidationFinding("pace", row.location,
-                                       f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
+        # A text that cannot be spoken in this time belongs to another recording.
+        rate = len(normal) / duration_s
+        if rate > limits.possible_characters_per_s:
+            message = (f"{row.id} would be {rate:,.0f} characters a second, more than is possible "
+                       f"({limits.possible_characters_per_s:g}): the text is of another recording")
+            return RowCheck(errors=(ValidationFinding("pace", row.location, message),), text_warnings=text_warnings,
+                            recording_warnings=recording_warnings, clip_warnings=tuple(clip_warnings))
+        if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
+            clip_warnings.append(ValidationFinding("pace", row.location,
+                                                   f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
 
-    silence = silence_at_ends(waveform, sample_rate)
-    start_s, end_s = (0.0, 0.0) if keep_edges else silence_to_trim(*silence, duration_s)
-    checked = CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
-                         not row.is_part and not facts.is_plain, start_s, end_s)
-    return checked, max(0.0, duration_s - sum(silence))
+        silence = silence_at_ends(waveform, sample_rate)
+        start_s, end_s = (0.0, 0.0) if self.keep_edges else silence_to_trim(*silence, duration_s)
+        checked = CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
+                             not row.is_part and not facts.is_plain, start_s, end_s)
+        return RowCheck(checked, max(0.0, duration_s - sum(silence)), (), text_warnings, recording_warnings,
+                        tuple(clip_warnings))
 
 
 @dataclass(frozen=True)
@@ -344,17 +385,17 @@ def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
         return StoredClip(Path(source).read_bytes(), 0, sound.waveform, sound.facts.sample_rate)
 
 
-def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:
-    """`row` with a space for each control character, such as NUL or a change of text direction."""
+def _without_controls(row: SourceRow) -> tuple[SourceRow, tuple[ValidationFinding, ...]]:
+    """`row` with a space for each control character, such as NUL or a change of text direction; and a warning."""
     controls = [character for character in sorted(set(row.text) - set("\t\n\r"))
                 if unicodedata.category(character) in ("Cc", "Cs")
                 or unicodedata.bidirectional(character) in _DIRECTION_MARKS]
     if not controls:
-        return row
+        return row, ()
     named = ", ".join(f"U+{ord(character):04X}" for character in controls)
-    warnings.add(ValidationFinding("control characters", row.location, f"{row.id}: {named} in the text; taken out"))
+    warning = ValidationFinding("control characters", row.location, f"{row.id}: {named} in the text; taken out")
     text = "".join(" " if character in controls else character for character in row.text)
-    return replace(row, text=" ".join(text.split()))
+    return replace(row, text=" ".join(text.split())), (warning,)
 
 
 def _fault(duration_s: float, peak: float, limits: ClipCheckLimits) -> tuple[str, str] | None:

@@ -276,7 +276,11 @@ class Extractor(Protocol):
     """Waveforms to features. Cached features are valid for one `fingerprint`: it changes whenever results could."""
 
     fingerprint: str
-    sample_rate: int  # Hz, of the waveforms it takes
+
+    @property
+    def sample_rate(self) -> int:
+        """Hz of the waveforms that it takes."""
+        ...
 
     def extract(self, waveform: torch.Tensor) -> Features:
         """Features of a waveform (S,) at `sample_rate`; they do not depend on earlier calls."""

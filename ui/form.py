@@ -61,10 +61,19 @@ class FormField:
 
 
 def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormField, ...]:
-    """The scalar values of `model` in the schema's order; a tab lays out tuples itself."""
+    """The scalar values of `model` in the schema's order; a tab lays out tuples itself.
+
+    Options for the command line alone are left out.
+    """
     skipped = set(leave_out)
     return tuple(_entry(name, flag.field) for flag in flags(model)
-                 if (name := ".".join(flag.path)) not in skipped and get_origin(flag.field.annotation) is not tuple)
+                 if (name := ".".join(flag.path)) not in skipped and get_origin(flag.field.annotation) is not tuple
+                 and not _is_command_line_only(flag.field))
+
+
+def _is_command_line_only(field: FieldInfo) -> bool:
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("command_line_only"))
 
 
 def _entry(name: str, field: FieldInfo) -> FormField:

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import soundfile
 
 from config.errors import UserError
 from config.schema import ClipOptions
+from core.jobs.engines import HERE, Engine, LostBatch, run_batches
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, read_clips, write_card, write_clips
@@ -67,6 +69,8 @@ class RecordingClips:
 
 ClipFinder = Callable[[LongRecording, Path, Callable[[float], None]], RecordingClips]
 """Finds the clips of a recording, given the folder being made and a callback for the seconds that are done."""
+LoadFinder = Callable[[], ClipFinder]
+"""Loads what finds the clips, here or in a worker; it can be pickled."""
 
 
 def limits_of(options: ClipOptions) -> SegmentLimits:
@@ -137,6 +141,7 @@ class RecordingCutter:
     settings: dict[str, object]  # every option that changes the result
     finish: ClipFormat
     recogniser: str = ""
+    engine: Engine = HERE
 
     @property
     def target(self) -> Path:
@@ -154,83 +159,50 @@ class RecordingCutter:
         raise UserError(f"There already are other segments named {self.name!r}: {clips} of {segments.card.source}, or "
                         "cut with other settings.", "Choose another name.")
 
-    def make(self, recordings: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
+    def make(self, recordings: Sequence[LongRecording], load_finder: LoadFinder) -> Segments:
         """Cut every recording that is not done yet; then the folder takes its name."""
         self.workspace.segments.mkdir(exist_ok=True)
-        with partial_folder(self.target) as partial:
+        with partial_folder(self.target) as partial_path:
 
             # An earlier attempt is resumed only if it had the same settings.
             settings = json.dumps([self.source, self.language, self.made, self.settings], sort_keys=True, default=str)
-            plan = partial / "plan.json"
+            plan = partial_path / "plan.json"
             if not plan.is_file() or plan.read_text(encoding="utf-8") != settings:
                 for name in ("audio", "work", "done", "aligned"):
-                    shutil.rmtree(partial / name, ignore_errors=True)
+                    shutil.rmtree(partial_path / name, ignore_errors=True)
                 plan.write_text(settings, encoding="utf-8")
             for name in ("audio", "work", "done"):
-                (partial / name).mkdir(exist_ok=True)
+                (partial_path / name).mkdir(exist_ok=True)
+
+            clips_by_key: dict[str, Sequence[SegmentClip]] = {}
+            for recording in recordings:
+                done_file = _done_file(partial_path, recording)
+                if done_file.is_file():
+                    clips_by_key[recording.key] = read_clips(done_file)
+            pending = [recording for recording in recordings if recording.key not in clips_by_key]
+            if self.engine.name != "here":
+                # No worker begins the longest one when the others have finished.
+                pending.sort(key=lambda recording: -recording.seconds)
 
             # Progress counts minutes of sound over all recordings.
             total_min = round(sum(recording.seconds for recording in recordings) / 60, 1)
-            pieces: list[SegmentClip] = []
-            before_s = 0.0
-            for recording in recordings:
+            done_s = {recording.key: recording.seconds for recording in recordings if recording.key in clips_by_key}
 
-                def progress(seconds: float, recording: LongRecording = recording, before_s: float = before_s) -> None:
-                    check_stop(self.reporter, STOPPED)
-                    done_min = round((before_s + min(seconds, recording.seconds)) / 60, 1)
-                    self.reporter.emit(Progress(done_min, total_min, "minutes", recording.name))
+            def progress(batch: Sequence[LongRecording], within: Progress) -> None:
+                done_s[batch[0].key] = min(within.done, batch[0].seconds)
+                self.reporter.emit(Progress(round(sum(done_s.values()) / 60, 1), total_min, "minutes", batch[0].name))
 
-                done_file = partial / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
-                if done_file.is_file():
-                    pieces += read_clips(done_file)
+            load = partial(_CuttingWorker.load, partial_path, self.finish, load_finder)
+            for batch, clips in run_batches(load, _CuttingWorker.cut, ([recording] for recording in pending),
+                                            self.engine, self.reporter, lambda: STOPPED, progress):
+                recording = batch[0]
+                if isinstance(clips, LostBatch):
+                    self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {clips.reason}."))
                 else:
-                    clips = self._cut(recording, partial, find_clips, progress)
-                    # A recording without clips is tried again when the job continues: its text may be corrected.
-                    if clips:
-                        write_clips(done_file, clips)
-                    pieces += clips
-                before_s += recording.seconds
-                self.reporter.emit(Progress(round(before_s / 60, 1), total_min, "minutes", recording.name))
-            return self._finish(partial, recordings, pieces)
-
-    def _cut(self, recording: LongRecording, partial: Path, find_clips: ClipFinder,
-             progress: Callable[[float], None]) -> list[SegmentClip]:
-        """The clips of one recording, written one behind the other to one file; none, with a warning, on an error."""
-        try:
-            clips = find_clips(recording, partial, progress)
-            for reason in clips.dropped:
-                self.reporter.emit(WarningRaised(f"{recording.name}: {reason}"))
-            if not clips.spans:
-                return []
-
-            name = f"audio/{recording.key}.flac"
-            own_rate = sound_files.duration_and_rate(recording.path)[1]
-            rate = self.finish.sample_rate or own_rate
-            pieces, position, above = [], 0, 0
-            parts = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
-            with soundfile.SoundFile(str(partial / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
-
-                # Clips follow one another in one file, at the rate of the recording or the one asked for.
-                for span, samples in zip(clips.spans, parts, strict=False):
-                    check_stop(self.reporter, STOPPED)
-                    sound, _ = format_clip(samples, own_rate, self.finish, clips.noise)
-                    # Samples above full scale are cut to it, and counted for a warning.
-                    above += int((np.abs(sound) > 1).sum())
-                    file.write(np.clip(sound, -1, 1))
-                    times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
-                    pieces.append(SegmentClip(
-                        f"{recording.key}-{times}", name, position / rate, (position + len(sound)) / rate,
-                        recording.name, round(span.begin_s, 3), round(span.end_s, 3), recording.speaker,
-                        span.in_speech, span.text,
-                        None if span.score is None else round(span.score, 4), span.doubt))
-                    position += len(sound)
-            if above:
-                self.reporter.emit(WarningRaised(f"{recording.name}: {pluralize(above, 'sample')} above full scale "
-                                                 "were cut to it; lower its level first to keep them."))
-            return pieces
-        except UserError as error:
-            self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {error.message} {error.hint}"))
-            return []
+                    clips_by_key[recording.key] = clips
+                progress(batch, Progress(recording.seconds, recording.seconds, "seconds"))
+            return self._finish(partial_path, recordings,
+                                [clip for recording in recordings for clip in clips_by_key.get(recording.key, ())])
 
     def _finish(self, partial: Path, recordings: Sequence[LongRecording], pieces: Sequence[SegmentClip]) -> Segments:
         if not pieces:
@@ -257,6 +229,75 @@ class RecordingCutter:
         for name in ("plan.json", "lock"):
             (self.target / name).unlink(missing_ok=True)
         return replace(segments, folder=self.target)
+
+
+@dataclass(frozen=True)
+class _CuttingWorker:
+    """Cuts recordings, and records each that is done by a file with its clips."""
+
+    partial_path: Path
+    finish: ClipFormat
+    find_clips: ClipFinder
+    reporter: Reporter
+
+    @classmethod
+    def load(cls, partial_path: Path, finish: ClipFormat, load_finder: LoadFinder,
+             reporter: Reporter) -> _CuttingWorker:
+        return cls(partial_path, finish, load_finder(), reporter)
+
+    def cut(self, batch: Sequence[LongRecording]) -> list[SegmentClip]:
+        """The clips of the one recording of a batch, written one behind the other to one file.
+
+        None, with a warning, on an error.
+        """
+        recording, = batch
+
+        def progress(seconds: float) -> None:
+            check_stop(self.reporter, STOPPED)
+            self.reporter.emit(Progress(seconds, recording.seconds, "seconds", recording.name))
+
+        try:
+            clips = self.find_clips(recording, self.partial_path, progress)
+            for reason in clips.dropped:
+                self.reporter.emit(WarningRaised(f"{recording.name}: {reason}"))
+            if not clips.spans:
+                return []
+
+            name = f"audio/{recording.key}.flac"
+            own_rate = sound_files.duration_and_rate(recording.path)[1]
+            rate = self.finish.sample_rate or own_rate
+            pieces, position, above = [], 0, 0
+            parts = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
+            with soundfile.SoundFile(str(self.partial_path / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
+
+                # Clips follow one another in one file, at the rate of the recording or the one asked for.
+                for span, samples in zip(clips.spans, parts, strict=False):
+                    check_stop(self.reporter, STOPPED)
+                    sound, _ = format_clip(samples, own_rate, self.finish, clips.noise)
+                    # Samples above full scale are cut to it, and counted for a warning.
+                    above += int((np.abs(sound) > 1).sum())
+                    file.write(np.clip(sound, -1, 1))
+                    times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
+                    pieces.append(SegmentClip(
+                        f"{recording.key}-{times}", name, position / rate, (position + len(sound)) / rate,
+                        recording.name, round(span.begin_s, 3), round(span.end_s, 3), recording.speaker,
+                        span.in_speech, span.text,
+                        None if span.score is None else round(span.score, 4), span.doubt))
+                    position += len(sound)
+            if above:
+                self.reporter.emit(WarningRaised(f"{recording.name}: {pluralize(above, 'sample')} above full scale "
+                                                 "were cut to it; lower its level first to keep them."))
+            # A recording without clips is tried again when the job continues: its text may be corrected.
+            if pieces:
+                write_clips(_done_file(self.partial_path, recording), pieces)
+            return pieces
+        except UserError as error:
+            self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {error.message} {error.hint}"))
+            return []
+
+
+def _done_file(partial_path: Path, recording: LongRecording) -> Path:
+    return partial_path / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
 
 
 def summarize(segments: Segments) -> Result:

@@ -19,7 +19,7 @@ import yaml
 from config import foreign, resume_options
 from config.errors import ErrorKind, UserError
 from config.loading import SomeOptions, parse_options
-from config.schema import Options, TrainOptions
+from config.schema import SHARD_MERGE, Options, TrainOptions
 from core.jobs.events import MAX_TIME
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
@@ -195,6 +195,10 @@ def choose_device(verb: str, settings: Mapping[str, object]) -> str:
     another device at the next start of the job.
     """
     if not VERBS[verb].takes_device:
+        return NO_DEVICE
+    # Shards run at the same time, each on a machine that a cluster's own queue gave it.
+    shard = str(settings.get("shard", ""))
+    if shard and not shard.startswith(SHARD_MERGE):
         return NO_DEVICE
     device = str(settings.get("device", "auto"))
     return device if device != "auto" else "cuda" if gpu_is_visible() else "cpu"

@@ -304,31 +304,47 @@ def recogniser_language_names(language: str, recogniser_language: str = "") -> t
     return tuple(dict.fromkeys((letters, language, short, *(f"{letters}-script_{script}" for script in _SCRIPTS))))
 
 
-def load_transcriber(name: str, revision: str, language: str, recogniser_language: str, device: str,
-                     workspace: Workspace,
-                     reporter: Reporter) -> Transcriber:
+@dataclass(frozen=True)
+class RecogniserSource:
+    """A recogniser whose files are on this machine, to be loaded here or in a worker."""
+
+    workspace: Workspace
+    name: str
+    folder: Path | None  # of one that transformers loads
+    language: str
+    recogniser_language: str
+    device: str
+
+    def load_transcriber(self) -> Transcriber:
+        if self.folder is None:
+            return OwnRecogniser.load(self.workspace, self.name, self.language, self.device)
+        return HubTranscriber.load(self.folder, compute.setup_device(self.device), self.language,
+                                   self.recogniser_language)
+
+    def load_ctc_model(self, sample: str) -> CTCModel:
+        """The recogniser as a CTC model; `sample` is some text of the language."""
+        if self.folder is None:
+            return OwnRecogniser.load(self.workspace, self.name, self.language, self.device)
+        return HubCTCModel.load(self.folder, compute.setup_device(self.device), self.language,
+                                self.recogniser_language, sample)
+
+
+def find_recogniser(name: str, revision: str, language: str, recogniser_language: str, device: str,
+                    workspace: Workspace, reporter: Reporter) -> RecogniserSource:
     """The recogniser `name`, downloaded if necessary; `recogniser_language` is empty for the usual names."""
-    if name == BUILT_IN or dataset_recognisers.dataset_of(name):
-        return OwnRecogniser.load(workspace, name, language, device)
-    folder = _download(name, revision, language, recogniser_language, workspace, reporter)
-    return HubTranscriber.load(folder, compute.setup_device(device), language, recogniser_language)
+    folder = None
+    if name != BUILT_IN and not dataset_recognisers.dataset_of(name):
+        with stage(reporter, "recogniser"):
+            folder = recognisers.ensure_recogniser(name, revision, recogniser_language_names(
+                language, recogniser_language), workspace, reporter)
+    return RecogniserSource(workspace, name, folder, language, recogniser_language, device)
 
 
 def load_ctc_model(name: str, revision: str, language: str, recogniser_language: str, sample: str, device: str,
                    workspace: Workspace, reporter: Reporter) -> CTCModel:
-    """The same, as a CTC model; `sample` is some text of the language."""
-    if name == BUILT_IN or dataset_recognisers.dataset_of(name):
-        return OwnRecogniser.load(workspace, name, language, device)
-    folder = _download(name, revision, language, recogniser_language, workspace, reporter)
-    return HubCTCModel.load(folder, compute.setup_device(device), language, recogniser_language, sample)
-
-
-def _download(name: str, revision: str, language: str, recogniser_language: str, workspace: Workspace,
-              reporter: Reporter) -> Path:
-    with stage(reporter, "recogniser"):
-        return recognisers.ensure_recogniser(name, revision, recogniser_language_names(language, recogniser_language),
-                                             workspace,
-                                             reporter)
+    """The recogniser `name` as a CTC model, downloaded if necessary; `sample` is some text of the language."""
+    source = find_recogniser(name, revision, language, recogniser_language, device, workspace, reporter)
+    return source.load_ctc_model(sample)
 
 
 def stream_log_probabilities(model: CTCModel, path: Path, progress: Callable[[float], None]) -> Iterator[np.ndarray]:

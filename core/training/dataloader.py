@@ -1,7 +1,8 @@
 """Training data and its loader: cached features with the ids of their texts, and the batches of each step.
 
-No audio file is opened: features come from the cache that `prepare` filled, and all of them are held in memory (100
-hours of speech are 9 million codes of two bytes). A clip that cannot be used is counted and named in a note.
+No audio file is opened: features come from the cache that `prepare` filled, mapped from the pack of the dataset. The
+sampler needs their lengths alone, so a page of the pack is read when a batch needs it. A clip that cannot be used is
+counted and named in a note.
 """
 
 from __future__ import annotations

@@ -106,5 +106,8 @@ class SmallFamily:
     def load_extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
         return self.small_extractor
 
+    def extractor_fingerprint(self, folder: Path) -> str:
+        return self.small_extractor.fingerprint
+
     def load_recogniser(self, folder: Path) -> None:
         return None

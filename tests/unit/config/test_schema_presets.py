@@ -19,8 +19,11 @@ ROOT = Path(__file__).resolve().parents[3]
 PRESETS = sorted((ROOT / "config" / "presets").glob("*.yaml"))
 READERS = ("core", "data", "models")  # what a page or a command line does with a field is not reading it
 WRITERS = ("core/submission/job_chains.py",)  # fills options in for the chain
-TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",), "SegmentOptions": ("ClipOptions",),
-         "AlignOptions": ("ClipOptions",)}  # others with the same fields
+TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",),
+         "SegmentOptions": ("ClipOptions", "EngineOptions"), "AlignOptions": ("ClipOptions", "EngineOptions"),
+         **dict.fromkeys(("PrepareOptions", "ReviseOptions", "TranscribeOptions", "EvaluateOptions",
+                          "SynthesizeOptions"),
+                         ("EngineOptions",))}  # others with the same fields
 
 
 def option_classes() -> list[type[Options]]:

@@ -1,5 +1,6 @@
 """What is saved is what is loaded; what was changed or cut off is refused."""
 
+import os
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,28 @@ def test_a_pack_grows_on_the_disk(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert len(cache.load_pack("dataset").index) == 6
+
+
+def test_a_pack_is_mapped_and_not_read(tmp_path: Path) -> None:
+    """Of 64 MB in a pack the memory gets what is used."""
+    cache = FeatureCache(tmp_path, "one")
+    for number in range(64):
+        cache.save(f"{number:064d}", {"speech_codes": np.full(2**18, number, np.float32)})
+    cache.save_pack("dataset", [f"{number:064d}" for number in range(64)])
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident_bytes()
+    pack = cache.load_pack("dataset")
+    assert len(pack.arrays(f"{40:064d}")["speech_codes"]) == 2**18
+    assert resident_bytes() - before < 8 * 2**20
+    loaded = pack.arrays(f"{40:064d}")["speech_codes"]
+    assert set(loaded.tolist()) == {40.0}
+
+    # What is written to an array stays in this process.
+    loaded[:] = 1
+    assert set(cache.load_pack("dataset").arrays(f"{40:064d}")["speech_codes"].tolist()) == {40.0}
 
 
 def test_a_dataset_without_a_pack_and_one_with_a_damaged_pack(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from config.errors import UserError
-from config.schema import CompareOptions, SamplingOptions, TokenizerOptions, TrainOptions
+from config.schema import CompareOptions, PrepareOptions, SamplingOptions, TokenizerOptions, TrainOptions
 from core.jobs.verbs import VERBS
 from ui import form
 
@@ -19,6 +19,13 @@ def test_every_scalar_option_of_every_verb_has_an_entry_with_label_and_help() ->
             assert entry.title, entry.name
             assert entry.help, entry.name
             assert entry.kind != "choice" or entry.default in entry.choices
+
+
+def test_the_page_offers_engines_and_no_address_to_connect_to() -> None:
+    """Who runs a Ray cluster runs code in its jobs, so nobody at the page chooses one."""
+    names = {entry.name for entry in form.entries(PrepareOptions)}
+    assert {"engine", "workers"} <= names
+    assert not {"ray_address", "shard"} & names
 
 
 def test_ranges_and_choices_come_from_the_schema() -> None:
