@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted((ROOT / "config" / "presets").glob("*.yaml"))
 READERS = ("core", "data", "models")  # what a page or a command line does with a field is not reading it
 WRITERS = ("core/submission/job_chains.py",)  # fills options in for the chain
-TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",), "SegmentOptions": ("ClipOptions",),
+TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",),
+         "SweepOptions": ("TrainOptions",), "SegmentOptions": ("ClipOptions",),
          "AlignOptions": ("ClipOptions",)}  # others with the same fields
 
 
