@@ -14,7 +14,7 @@ from config.errors import UserError
 from config.schema import SweepOptions, TrainOptions
 from core import sweep, train
 from core.jobs import control
-from core.jobs.events import Event, Evaluated, Finished, Journal, SampleGenerated, Started, Step
+from core.jobs.events import Evaluated, Event, Finished, Journal, SampleGenerated, Started, Step
 from core.jobs.job import Job
 from core.jobs.reporter import JournalReporter
 from core.jobs.state import JobState
@@ -145,7 +145,8 @@ def test_the_best_at_the_edge_and_a_chance_difference_are_said() -> None:
 
 def test_optuna_proposes_the_same_after_a_resume() -> None:
     pytest.importorskip("optuna", reason="optuna is optional: pip install optuna")
-    chosen = options(search="optuna", vary="adapter_lr: 0.0001, 0.01; adapter_rank: 4, 16; scope: rows, gated", trials=4)
+    chosen = options(search="optuna", trials=4,
+                     vary="adapter_lr: 0.0001, 0.01; adapter_rank: 4, 16; scope: rows, gated")
     assert sweeps.check_sweep(chosen) == 4
 
     def proposals() -> Iterator[Trial]:
