@@ -74,8 +74,8 @@ def network(shared: Path) -> Iterator[Network]:
     missing = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"two nodes need network namespaces, and {missing[0]} is not installed")
-    words = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child",
-             "bash", "-c", _SETUP, "-", str(shared)]
+    words = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--mount-proc", "--fork",
+             "--kill-child", "bash", "-c", _SETUP, "-", str(shared)]
     holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert holder.stdin is not None
     assert holder.stdout is not None

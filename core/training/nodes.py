@@ -25,6 +25,7 @@ from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -110,7 +111,7 @@ def _wait_for_readers(store: dist.Store, rank: int, world_size: int) -> None:
             time.sleep(0.05)
 
 
-def _examine(rank: int, workspace: Path, plan: dict[str, str]) -> Findings:
+def _examine(rank: int, workspace: Path, plan: dict[str, Any]) -> Findings:
     """What this rank finds of itself."""
     host = socket.gethostname()
     number = os.environ.get("GROUP_RANK", str(rank))
@@ -126,24 +127,26 @@ def _examine(rank: int, workspace: Path, plan: dict[str, str]) -> Findings:
     # Gloo takes the address of the interface, else that of the host's name.
     address = interface_addresses().get(interface, "") or _address_of_host(host)
     if not address or ipaddress.ip_address(address).is_loopback:
-        return Findings(node, address, f"The address of {node} is {address or 'unknown'}"
-                        f"{', a loopback address' if address else ''}: the other nodes cannot reach it there.", variables)
+        kind = ", a loopback address" if address else ""
+        return Findings(node, address, f"The address of {node} is {address or 'unknown'}{kind}: the other nodes cannot "
+                                       "reach it there.", variables)
 
     fault = _workspace_fault(workspace, plan)
     if fault:
-        return Findings(node, address, f"{node[0].upper()}{node[1:]} does not share the workspace of node 0: {fault}.",
+        return Findings(node, address, f"Node {number} ({host}) does not share the workspace of node 0: {fault}.",
                         f"Mount the folder {plan['workspace']} of node 0 on every node, and give its path there with "
                         "--workspace.")
-    different = [f"{name} {mine} instead of {plan['versions'][name]}"  # type: ignore[index]
-                 for name, mine in _versions().items() if mine != plan["versions"].get(name)]  # type: ignore[attr-defined]
+
+    versions: dict[str, str] = plan["versions"]
+    different = [f"{name} {value} instead of {versions.get(name)}" for name, value in _versions().items()
+                 if value != versions.get(name)]
     if different:
-        return Findings(node, address, f"{node[0].upper()}{node[1:]} runs other code than node 0: "
-                                       f"{', '.join(different)}.",
+        return Findings(node, address, f"Node {number} ({host}) runs other code than node 0: {', '.join(different)}.",
                         "Install the same version of Lisan and of its packages on every node.")
     return Findings(node, address)
 
 
-def _workspace_fault(workspace: Path, plan: dict[str, str]) -> str:
+def _workspace_fault(workspace: Path, plan: dict[str, Any]) -> str:
     """Why the file of rank 0 cannot be read in the workspace; empty if it has the right content."""
     path = workspace / plan["file"]
     end = time.monotonic() + _FILE_WAIT_S
@@ -189,8 +192,8 @@ def _versions() -> dict[str, str]:
 def close_lost_connections() -> None:
     """Let the system close connections to other machines whose other end does not answer for half a minute.
 
-    Without it a pulled cable goes unnoticed until a collective times out. Gloo and NCCL set no such option, so it is set
-    on their open sockets (tcp(7): TCP_USER_TIMEOUT, and keep-alive probes where nothing is sent).
+    Without it a pulled cable goes unnoticed until a collective times out. Gloo sets no such option, so it is set on the
+    open sockets (tcp(7): TCP_USER_TIMEOUT, and keep-alive probes where nothing is sent).
     """
     options = {socket.TCP_KEEPIDLE: _PROBE_AFTER_S, socket.TCP_KEEPINTVL: _PROBE_EVERY_S,
                socket.TCP_KEEPCNT: _PROBES, socket.TCP_USER_TIMEOUT: LOST_AFTER_S * 1000}

@@ -87,7 +87,7 @@ def test_the_guides_command_gives_the_rows_of_two_processes_on_one_machine(share
 
 
 def test_a_pulled_cable_is_named_on_both_nodes_and_the_run_resumes(shared: Path) -> None:
-    write_options(shared, steps=1_000_000, evaluation_sentences=0)
+    write_options(shared, steps=5000, evaluation_sentences=0)
     with network(shared) as net:
         nodes = start(net, shared)
         wait_for_text("step 4/", nodes[0][1])

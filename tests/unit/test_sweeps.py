@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import gradio as gr
 import pytest
 
 from config.errors import UserError
@@ -26,6 +27,9 @@ from scripts.command import read_grid
 from tests.unit.test_learning import HEALTHY
 from tests.worlds import Listener, extended_world, train_options
 from ui import sweeps as page
+from ui.form import Value, build_form
+from ui.live import View
+from ui.markup import NOTHING
 
 CURVES = ({2: 3.0, 4: 2.0, 6: 1.5}, {2: 3.2, 4: 2.4, 6: 1.7})
 
@@ -165,6 +169,34 @@ def test_optuna_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sweeps.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="its package is not installed"):
         sweeps.check_sweep(options(search="optuna"))
+
+
+def test_the_page_starts_a_sweep_with_the_options_of_the_form() -> None:
+    with gr.Blocks():
+        form = build_form(TrainOptions)
+    values: list[Value] = [getattr(widget, "value", None) for widget in form.widgets]
+    values[form.names.index("adapter_rank")] = 8
+    chosen = page.options_of(form, values, ["grid", "row_lr: 0.01, 0.02", "0", "False"])
+    assert (chosen.adapter_rank, chosen.vary, chosen.prune, sweeps.check_sweep(chosen)) == (8, "row_lr: 0.01, 0.02",
+                                                                                        False, 2)
+
+
+def test_the_page_shows_ranking_recommendation_and_all_curves(tmp_path: Path) -> None:
+    chosen = options(vary="row_lr: 0.1, 0.2, 0.3")
+    trials = tuple(Trial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {40: 3.0, 80: 2.0 - rate},
+                         Estimate(-0.5, -0.6, -0.4, 8), Learning.LEARNED)
+                   for index, rate in enumerate((0.1, 0.2)))
+    sweeps.write_sweep(tmp_path, SweepRecord(3, trials))
+    job = JobState(Job(tmp_path, "sweep", "none", (), 1.0, chosen.model_dump(mode="json")), "running", started_at=1.0)
+    view = View("train", {"sweep": "", "sweep.trial": ""}, (job,))
+    shown = page.result_view(view)
+    assert "Take trial 2 (row_lr 0.2): held-out speech loss 1.800 at step 80" in shown
+    assert "1 more to come." in shown
+    curves = page.curves_view(view, compare=lambda states, logarithmic, by_time: NOTHING)
+    assert "row_lr 0.1" in curves
+    assert "row_lr 0.2" in curves
+    choices = cast(dict[str, object], page.trial_choices(view))["choices"]
+    assert choices == [("the best", ""), ("s-1: row_lr 0.2", "s-1"), ("s-0: row_lr 0.1", "s-0")]
 
 
 class Killed(BaseException):
