@@ -180,15 +180,16 @@ class ProcessGroup:
         try:
             yield
         except RuntimeError as error:
-            dead = [process.poll() for process in self._started if process.poll() is not None]
-            # gloo and NCCL word a closed connection differently ("Connection closed by peer").
-            if not dead and "connection" not in str(error).lower():
-                raise
+            # Gloo names the other end of a broken connection, in several wordings ("No route to host").
             lost = nodes.lost_node(str(error), self._node_names)
             if lost:
                 raise UserError(f"The connection to {lost} was lost; training cannot continue.",
                                 "See the last lines that it printed, and check its power and network. The run can "
                                 "resume from its last checkpoint.", ErrorKind.ENVIRONMENT) from error
+            dead = [process.poll() for process in self._started if process.poll() is not None]
+            # gloo and NCCL word a closed connection differently ("Connection closed by peer").
+            if not dead and "connection" not in str(error).lower():
+                raise
             code = f" (exit code {dead[0]})" if dead else ""
             raise UserError(f"Another rank exited{code}; training cannot continue.",
                             "See the last lines of the log for the reason. The run can resume from its last "
@@ -242,6 +243,8 @@ def init_process_group(address: str, rank: int, world_size: int, device: torch.d
     """
     try:
         store, _, _ = next(rendezvous(address, rank, world_size, timeout=nodes.CONTACT_TIMEOUT))
+        # After a restart torchrun's static rendezvous keeps its store, with the keys of the attempt before.
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         store.set_timeout(nodes.CONTACT_TIMEOUT)
         if device is not None:
             store.set(_DEVICE_KEY, device.type)

@@ -23,7 +23,7 @@ PATIENCE_S = 1200
 
 
 def create(world: Workspace, name: str) -> Job:
-    training = train_options(steps=12, checkpoint_every=4, evaluation_sentences=2).model_dump()
+    training = train_options(steps=6, checkpoint_every=3, evaluation_sentences=2).model_dump()
     options = SweepOptions(**{**training, "vary": "row_lr: 0.3, 0.03, 0.003; adapter_lr: 0.02, 0.001"})
     return create_job(world, "sweep", options, job_id=name)
 
@@ -61,7 +61,7 @@ def test_a_sweep_killed_twice_has_the_ranking_of_one_that_was_not(tmp_path: Path
 
     # The first time the sweep dies with its second trial, the second time alone, so that its fourth trial goes on.
     control.start(killed)
-    for number, steps, with_trial in ((2, 5, True), (4, 1, False)):
+    for number, steps, with_trial in ((2, 4, True), (4, 1, False)):
         directory = world.runs / f"killed-{number:02d}"
 
         def has_steps(directory: Path = directory, steps: int = steps) -> bool:

@@ -120,11 +120,11 @@ def test_a_fault_of_node_1_is_said_on_both_nodes(shared: Path, change: Callable[
 
 def test_torchrun_restarts_the_ranks_and_they_resume(shared: Path) -> None:
     """The rank of node 1 dies; both nodes start again, from the last checkpoint."""
-    write_options(shared, steps=300, checkpoint_every=100, evaluation_sentences=0)
+    write_options(shared, steps=100, checkpoint_every=30, evaluation_sentences=0)
     with network(shared) as net:
         nodes = start(net, shared, "--max-restarts 2 --rdzv-conf")
-        wait_for_text("step 120/", nodes[0][1])
+        wait_for_text("step 32/", nodes[0][1])
         net.kill_rank(1)
-        wait_for_text("steps 100 to 300", nodes[0][1])
+        wait_for_text("steps 30 to 100", nodes[0][1])
         assert wait_for_end(nodes) == [0, 0], nodes[0][1].read_text()[-3000:]
-    assert checkpoint_names.checkpoint_steps(shared / "workspace" / "runs" / "first")[-1] == 300
+    assert checkpoint_names.checkpoint_steps(shared / "workspace" / "runs" / "first")[-1] == 100

@@ -92,7 +92,8 @@ def test_only_sockets_to_other_machines_are_watched_and_no_file_is_copied(monkey
 
 def test_the_node_in_an_error_is_named() -> None:
     names = {"10.0.0.1": "node 0 (a)", "10.0.0.2": "node 1 (b)"}
-    assert nodes.lost_node("Read error [10.0.0.2]:4711: Connection timed out", names) == "node 1 (b)"
+    for reason in ("Connection timed out", "No route to host"):
+        assert nodes.lost_node(f"Read error [10.0.0.2]:4711: {reason}", names) == "node 1 (b)"
     assert nodes.lost_node("Connection closed by peer [10.0.0.9]:4711", names) == ""
 
 
