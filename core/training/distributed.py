@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
@@ -244,7 +245,7 @@ def init_process_group(address: str, rank: int, world_size: int, device: torch.d
     try:
         store, _, _ = next(rendezvous(address, rank, world_size, timeout=nodes.CONTACT_TIMEOUT))
         # After a restart torchrun's static rendezvous keeps its store, with the keys of the attempt before.
-        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         store.set_timeout(nodes.CONTACT_TIMEOUT)
         if device is not None:
             store.set(_DEVICE_KEY, device.type)

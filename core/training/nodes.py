@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # typed there; torch.distributed.Store is the same class
 
 from config.errors import ErrorKind, UserError
 
@@ -57,7 +57,7 @@ def several_nodes() -> bool:
     return int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
 
 
-def check_nodes(store: dist.Store, rank: int, world_size: int, workspace: Path) -> dict[str, str]:
+def check_nodes(store: Store, rank: int, world_size: int, workspace: Path) -> dict[str, str]:
     """Check address, workspace and versions of all ranks. Returns the nodes by their addresses.
 
     Raises the same `UserError` on every rank if one of them has found a fault.
@@ -85,7 +85,7 @@ def check_nodes(store: dist.Store, rank: int, world_size: int, workspace: Path) 
     return {report.address: report.node for report in reports}
 
 
-def _get(store: dist.Store, key: str, reason: str) -> bytes:
+def _get(store: Store, key: str, reason: str) -> bytes:
     """The value of a key that another rank sets; `UserError` if it does not within the timeout."""
     try:
         store.wait([key], CONTACT_TIMEOUT)
@@ -102,7 +102,7 @@ def no_contact(reason: str) -> UserError:
                      "--master-port), and let the firewall pass them.", ErrorKind.ENVIRONMENT)
 
 
-def _wait_for_readers(store: dist.Store, rank: int, world_size: int) -> None:
+def _wait_for_readers(store: Store, rank: int, world_size: int) -> None:
     """Wait until all ranks have read the findings: the store ends with the process of node 0."""
     store.add(f"{_PREFIX}/read", 1)
     if rank == 0:

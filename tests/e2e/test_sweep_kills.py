@@ -47,7 +47,7 @@ def ranking(job: Job) -> list[Trial]:
     record = sweeps.read_sweep(job.directory)
     assert record is not None
     return [dataclasses.replace(trial, run="")
-            for trial in sweeps.rank(record, SweepOptions(**job.settings))]  # type: ignore[arg-type]
+            for trial in sweeps.rank(record, SweepOptions(**job.settings))]
 
 
 @pytest.mark.long
