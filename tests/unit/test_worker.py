@@ -192,7 +192,7 @@ def test_a_worker_is_nicer_than_the_page_also_in_a_session_of_its_own(workspace:
 
 def test_a_worker_that_a_worker_starts_is_no_nicer(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LISAN_WORKER_NICENESS", "5")
-    job = launch(train(workspace, "trial"))
+    job = launch(train(workspace, "patient"))
     running(job)
     for pid in map(int, locks.read_holder(job.lock).split()):
         assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
