@@ -531,6 +531,7 @@ _ADAPTERS: dict[str, JsonValue] = {"group": "Adapters"}
 _REGULARIZATION: dict[str, JsonValue] = {"group": "Losses and regularization"}
 _CHECKPOINTS: dict[str, JsonValue] = {"group": "Checkpoints and evaluation"}
 _HARDWARE: dict[str, JsonValue] = {"group": "Hardware and tracking"}
+_SWEEP: dict[str, JsonValue] = {"group": "Sweep"}
 
 
 class TrainOptions(Options):
@@ -634,6 +635,15 @@ class TrainOptions(Options):
 
 class PreflightOptions(TrainOptions):
     """Check a training on eight clips in about a minute: features, two steps, save, reload, synthesize."""
+
+
+class SweepOptions(TrainOptions):
+    """Train once with each combination of some options, stop the worse runs early, and rank all of them."""
+
+    search: Literal["grid", "learning_rate", "optuna"] = Field("grid", title="Search", description="`grid`: each combination of the values to vary. `learning_rate`: five learning rates around those of the form, with a tenth of the steps each. `optuna` (must be installed) proposes values between the smallest and the largest of each option.", json_schema_extra=_SWEEP)
+    vary: str = Field("", max_length=2000, title="Values to vary", description="Options and their values, such as `adapter_lr: 0.001, 0.002; adapter_rank: 8, 16`.", json_schema_extra=_SWEEP)
+    trials: int = Field(0, ge=0, le=200, title="Trials", description="Number of runs; 0 is each combination, and 10 for `optuna`.", json_schema_extra=_SWEEP)
+    prune: bool = Field(True, title="Stop worse runs early", description="Stop a run if its held-out loss is above the median of the earlier runs at the same step, after a third of its steps and two earlier runs.", json_schema_extra=_SWEEP)
 
 
 class SamplingOptions(Options):

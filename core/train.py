@@ -56,7 +56,8 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     device = compute.setup_device(options.device)
     blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
-        with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
+        with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)],
+                                workspace.path) as group:
             # The other ranks take the values of rank 0 in `run_other_rank`; its device replaces `auto`.
             values = {**options.model_dump(mode="json"), "device": device.type}
             group.broadcast((reporter.directory.name, values))
@@ -71,8 +72,8 @@ def run_other_rank(workspace: Workspace) -> None:
     if "LISAN_RANK0_PID" in os.environ:  # unset under torchrun, which ends its processes itself
         exit_with_parent(int(os.environ["LISAN_RANK0_PID"]))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    distributed.init_process_group("env://", rank, world_size)
-    group = ProcessGroup(rank, world_size)
+    node_names = distributed.init_process_group("env://", rank, world_size, workspace=workspace.path)
+    group = ProcessGroup(rank, world_size, node_names=node_names)
     confinement.include(workspace.path)
     try:
         name, values = group.broadcast(None)

@@ -296,6 +296,10 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
         parser.add_argument("--no-certificate", action="store_true",
                             help="end after the last step, also when resumed; python -m scripts.certify certifies the "
                                  "run later")
+    if verb == "sweep":
+        parser.add_argument("--grid", metavar="FILE",
+                            help="YAML file of options of `train` and of these; an option with a list of values is "
+                                 "varied; flags override it")
     if issubclass(model, TrainOptions):
         parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
                             help="options for an amount of speech; auto chooses by the dataset's hours; --config and "
@@ -311,6 +315,8 @@ def options_of(verb: str, args: argparse.Namespace, workspace: Workspace) -> Opt
     """The options: flags override the file of `--config`, and that overrides the preset."""
     flags = given_values(args, VERBS[verb].options)
     values = read_preset(args.config, verb) if args.config else {}
+    if verb == "sweep" and args.grid:
+        values = merged(values, read_grid(args.grid))
     if args.config and issubclass(VERBS[verb].options, TrainOptions):
         # Options of other training programs are shown beside those of Lisan.
         for line in suggestions.foreign_settings_table(args.config):
@@ -324,6 +330,16 @@ def options_of(verb: str, args: argparse.Namespace, workspace: Workspace) -> Opt
     if is_preset_given(args):
         values = merged(without_other_lengths(preset_values(args, values, workspace), values), values)
     return parse_options(VERBS[verb].options, values)
+
+
+def read_grid(path: str) -> dict[str, object]:
+    """The options of a sweep in a YAML file: a list is the values of an option that is varied."""
+    values = read_preset(path, "sweep")
+    varied = [f"{name}: {', '.join(map(str, value))}" for name, value in values.items() if isinstance(value, list)]
+    plain = {name: value for name, value in values.items() if not isinstance(value, list)}
+    if varied:
+        plain["vary"] = "; ".join(filter(None, (str(plain.get("vary", "")), *varied)))
+    return plain
 
 
 def without_other_lengths(below: Mapping[str, object], above: Mapping[str, object]) -> Mapping[str, object]:

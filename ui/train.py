@@ -24,7 +24,7 @@ from core.jobs.state import JobState
 from core.library import checkpoints, model_info
 from core.library.model_info import FittedPreset
 from core.submission import storage
-from ui import clip_review, job_views, records, run_views, verb_form
+from ui import clip_review, job_views, records, run_views, sweeps, verb_form
 from ui.charts import Point, Series, chart, smooth
 from ui.form import OptionsForm, Value, build_fields, same_value
 from ui.live import QUIET, View
@@ -396,6 +396,7 @@ def _build_new_run(page: Page) -> None:
     page.live.panel(form.widget("mismatch_action"), mismatch_choice, "train")
     page.live.panel(fold, open_without_runs, "train")
     page.live.panel(preflight, preflight_view, "train")
+    sweeps.build(page, form, comparison_view)
 
 
 def mismatch_of(page: Page, view: View) -> TextMatch | None:

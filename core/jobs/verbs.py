@@ -36,6 +36,7 @@ from config.schema import (
     ReviseOptions,
     SegmentOptions,
     ServeOptions,
+    SweepOptions,
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
@@ -130,6 +131,9 @@ VERBS: Mapping[str, Verb] = {
         "Train", "core.train", TrainOptions, "train",
         "--extension tiny-sw --dataset my-voice --name first", resumes=True, needs=_TRAINING_NEEDS,
         makes={"job": "run"}),
+    "sweep": Verb(
+        "Sweep", "core.sweep", SweepOptions, "train",
+        "--grid plan.yaml", takes_device=False, resumes=True, presets_of="train", needs=_TRAINING_NEEDS),
     "synthesize": Verb(
         "Synthesize", "core.synthesize", SynthesizeOptions, "listen",
         '--voice-model run:first --language sw --text "Habari yako."', model_server=True,

@@ -60,6 +60,7 @@ VerbFunction = Callable[[Any, Workspace, Reporter], Result]
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page has priority over jobs
 _PREEMPTIBLE_NICENESS = 10  # added for preemptible jobs, so that jobs without a device have priority over them
+_NICENESS_VARIABLE = "LISAN_WORKER_NICENESS"  # what a worker has added, for the workers that it starts
 _MEMORY_HINT = "Close other programs and resume it, or start it again with a smaller batch."
 _SIGNAL_HINT = {signal.SIGKILL: f"Most often the machine ran out of memory. {_MEMORY_HINT}"}
 _CRASH_HINT = "Look at the last lines of the log, then resume it."
@@ -80,7 +81,10 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
 
-    os.nice(_NICENESS + (_PREEMPTIBLE_NICENESS if VERBS[job.verb].preempted_by else 0))
+    # A job that another job starts, as a sweep does, inherits that one's niceness, which does not count twice.
+    niceness = _NICENESS + (_PREEMPTIBLE_NICENESS if VERBS[job.verb].preempted_by else 0)
+    os.nice(max(0, niceness - int(os.environ.get(_NICENESS_VARIABLE, "0"))))
+    os.environ[_NICENESS_VARIABLE] = str(niceness)
     extend_niceness_to_session()
     # The model server serves the page's jobs, and runs only while an app does.
     served = verbs is None and VERBS[job.verb].model_server and (

@@ -62,7 +62,7 @@ def _names(verb: str, options: Mapping[str, object]) -> str:
             return given("tokenizer")
         case "extend":
             return given("extension")
-        case "train" | "preflight":
+        case "train" | "preflight" | "sweep":
             return f"{given('extension')} on {given('dataset')}"
         case "compare":
             return f"{given('base')} and {given('finetuned')}"

@@ -33,6 +33,7 @@ from config.schema import (
     ResynthesizeOptions,
     ReviseOptions,
     ServeOptions,
+    SweepOptions,
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
@@ -43,7 +44,7 @@ from core.jobs.job import with_whole_ids
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
-from core.library import catalog, certificate, evaluation_report, listening, model_info, records, segments
+from core.library import catalog, certificate, evaluation_report, listening, model_info, records, segments, sweeps
 from core.library.records import ExtensionRecord
 from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
@@ -87,6 +88,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             check_new_dataset(workspace, options)
             _check_rules(workspace, options.rules, "")
         case TrainOptions():
+            if isinstance(options, SweepOptions):
+                sweeps.check_sweep(options)
             _check_training(workspace, options)
         case ImportModelOptions():
             _check_import(options)

@@ -19,13 +19,15 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
-from config.errors import UserError
+from config.errors import ErrorKind, UserError
 from config.schema import get_world_size
 from core.jobs.process_watchdog import watch_processes
 from core.jobs.reporter import StopRequested
+from core.training import nodes
 
 _WAIT_TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 evaluates a checkpoint
 _STEP_TIMEOUT = timedelta(minutes=10)  # within a step no rank waits long for another one
@@ -47,10 +49,19 @@ class ProcessGroup:
     All ranks call each method (except `for_rank`), in the same order. It raises `UserError` if another rank died.
     """
 
-    def __init__(self, rank: int = 0, world_size: int = 1, started: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-        """`started`: the processes of the other ranks, in rank 0; empty under torchrun."""
+    def __init__(self, rank: int = 0, world_size: int = 1, started: Sequence[subprocess.Popen[bytes]] = (),
+                 node_names: Mapping[str, str] | None = None) -> None:
+        """`started`: the processes of the other ranks, in rank 0; empty under torchrun.
+
+        `node_names`: the nodes by their addresses, if there are several.
+        """
         self.rank, self.world_size, self._started = rank, world_size, started
+        self._node_names = dict(node_names or {})
+        # Two groups, because ranks wait for a step for minutes, and for an evaluation by rank 0 for hours.
         self._step_group = dist.new_group(timeout=_STEP_TIMEOUT) if dist.is_initialized() else None
+        self._wait_group = dist.new_group(timeout=_WAIT_TIMEOUT) if dist.is_initialized() else None
+        if self._node_names:
+            nodes.close_lost_connections()
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0 on every rank; it must be picklable."""
@@ -58,7 +69,7 @@ class ProcessGroup:
             return value
         holder = [value]
         with self.reporting_dead_ranks():
-            dist.broadcast_object_list(holder, 0)
+            dist.broadcast_object_list(holder, 0, group=self._wait_group)
         return holder[0]
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
@@ -105,7 +116,7 @@ class ProcessGroup:
             return values
         summed = values.detach().clone()
         with self.reporting_dead_ranks():
-            dist.all_reduce(summed)
+            dist.all_reduce(summed, group=self._step_group)
         return summed
 
     def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -139,7 +150,8 @@ class ProcessGroup:
             return {}
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with self.reporting_dead_ranks():
-            dist.gather_object({name: value.cpu() for name, value in tensors.items()}, gathered, 0)
+            dist.gather_object({name: value.cpu() for name, value in tensors.items()}, gathered, 0,
+                               group=self._wait_group)
         return {f"{_RANK}{rank}/{name}": value for rank, tensors_of_rank in enumerate(gathered or [])
                 if rank for name, value in tensors_of_rank.items()}
 
@@ -156,10 +168,10 @@ class ProcessGroup:
     def close(self) -> None:
         """Leave the group; the other ranks may have ended.
 
-        The step group is released here, which joins its threads. If the interpreter did it at its exit, a thread that
+        The groups are released here, which joins their threads. If the interpreter did it at its exit, a thread that
         waits for the GIL would be killed there, and abort the process ("terminate called without an active exception").
         """
-        self._step_group = None
+        self._step_group = self._wait_group = None
         with suppress(RuntimeError):
             dist.destroy_process_group()
 
@@ -169,6 +181,12 @@ class ProcessGroup:
         try:
             yield
         except RuntimeError as error:
+            # Gloo names the other end of a broken connection, in several wordings ("No route to host").
+            lost = nodes.lost_node(str(error), self._node_names)
+            if lost:
+                raise UserError(f"The connection to {lost} was lost; training cannot continue.",
+                                "See the last lines that it printed, and check its power and network. The run can "
+                                "resume from its last checkpoint.", ErrorKind.ENVIRONMENT) from error
             dead = [process.poll() for process in self._started if process.poll() is not None]
             # gloo and NCCL word a closed connection differently ("Connection closed by peer").
             if not dead and "connection" not in str(error).lower():
@@ -181,7 +199,7 @@ class ProcessGroup:
     def _all_reduce_max(self, flags: Sequence[bool]) -> list[int]:
         values = torch.tensor(flags, dtype=torch.int32)
         with self.reporting_dead_ranks():
-            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+            dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._step_group)
         highest: list[int] = values.tolist()
         return highest
 
@@ -190,7 +208,7 @@ ONE_PROCESS = ProcessGroup()
 
 
 @contextmanager
-def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[ProcessGroup]:
+def launch(processes: int, device: torch.device, command: Sequence[str], workspace: Path) -> Iterator[ProcessGroup]:
     """The process group, in rank 0. Starts the other ranks with `command`, unless torchrun started all of them."""
     world_size = get_world_size(processes)
     if world_size == 1:
@@ -202,8 +220,8 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
     group = None
     try:
         with watch_processes(started):  # also while this rank waits for the others to join
-            init_process_group(address, 0, world_size, device)
-            group = ProcessGroup(0, world_size, started)
+            node_names = init_process_group(address, 0, world_size, device, workspace)
+            group = ProcessGroup(0, world_size, started, node_names)
             yield group
     finally:
         if group is not None:
@@ -216,17 +234,26 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
                 process.wait()
 
 
-def init_process_group(address: str, rank: int, world_size: int, device: torch.device | None = None) -> None:
+def init_process_group(address: str, rank: int, world_size: int, device: torch.device | None = None,
+                       workspace: Path | None = None) -> dict[str, str]:
     """Join the other ranks; on CUDA each rank of a machine gets a separate device.
 
     `device` is that of rank 0, None in the other ranks. They get its type through the store of the rendezvous, because
-    all ranks need the same backend, and those that torchrun started do not know the options yet.
+    all ranks need the same backend, and those that torchrun started do not know the options yet. If there are several
+    nodes, they are checked (`workspace` must be shared), and their names are returned by address.
     """
-    store, _, _ = next(rendezvous(address, rank, world_size, timeout=_WAIT_TIMEOUT))
-    store.set_timeout(_WAIT_TIMEOUT)
-    if device is not None:
-        store.set(_DEVICE_KEY, device.type)
-    on_cuda = store.get(_DEVICE_KEY) == b"cuda"
+    try:
+        store, _, _ = next(rendezvous(address, rank, world_size, timeout=nodes.CONTACT_TIMEOUT))
+        # After a restart torchrun's static rendezvous keeps its store, with the keys of the attempt before.
+        store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store.set_timeout(nodes.CONTACT_TIMEOUT)
+        if device is not None:
+            store.set(_DEVICE_KEY, device.type)
+        on_cuda = store.get(_DEVICE_KEY) == b"cuda"
+    except dist.DistError as error:
+        raise nodes.no_contact("rank 0 did not begin; its job may wait in the queue" if rank
+                               else str(error).partition("\n")[0]) from error
+    node_names = (nodes.check_nodes(store, rank, world_size, workspace) if workspace and nodes.several_nodes() else {})
     if on_cuda:
         local_rank = int(os.environ.get("LOCAL_RANK", rank))
         if local_rank >= torch.cuda.device_count():
@@ -235,7 +262,8 @@ def init_process_group(address: str, rank: int, world_size: int, device: torch.d
                             "Start fewer processes there, or train on the CPU.")
         torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", store=store, rank=rank,
-                            world_size=world_size, timeout=_WAIT_TIMEOUT)
+                            world_size=world_size, timeout=nodes.CONTACT_TIMEOUT)
+    return node_names
 
 
 def check_devices(processes: int, device: torch.device) -> None:

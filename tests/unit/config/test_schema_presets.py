@@ -20,6 +20,7 @@ PRESETS = sorted((ROOT / "config" / "presets").glob("*.yaml"))
 READERS = ("core", "data", "models")  # what a page or a command line does with a field is not reading it
 WRITERS = ("core/submission/job_chains.py",)  # fills options in for the chain
 TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",),
+         "SweepOptions": ("TrainOptions",),
          "SegmentOptions": ("ClipOptions", "EngineOptions"), "AlignOptions": ("ClipOptions", "EngineOptions"),
          **dict.fromkeys(("PrepareOptions", "ReviseOptions", "TranscribeOptions", "EvaluateOptions",
                           "SynthesizeOptions"),

@@ -190,6 +190,15 @@ def test_a_worker_is_nicer_than_the_page_also_in_a_session_of_its_own(workspace:
     control.force_stop(job, grace_s=0.0)
 
 
+def test_a_worker_that_a_worker_starts_is_no_nicer(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LISAN_WORKER_NICENESS", "5")
+    job = launch(train(workspace, "patient"))
+    running(job)
+    for pid in map(int, locks.read_holder(job.lock).split()):
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
+    control.force_stop(job, grace_s=0.0)
+
+
 def test_a_session_that_others_share_keeps_its_niceness(tmp_path: Path):
     file = tmp_path / "autogroup"
     code = ("import sys; from pathlib import Path; from core.jobs import worker;"

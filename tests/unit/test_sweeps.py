@@ -1,0 +1,262 @@
+"""Sweeps: which trials there are, which are pruned, how they rank, and that a kill changes none of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import gradio as gr
+import pytest
+
+from config.errors import UserError
+from config.schema import SweepOptions, TrainOptions
+from core import sweep, train
+from core.jobs import control
+from core.jobs.events import Evaluated, Event, Finished, Journal, SampleGenerated, Started, Step
+from core.jobs.job import Job
+from core.jobs.reporter import JournalReporter
+from core.jobs.state import JobState
+from core.library import learning, sweeps
+from core.library.learning import Estimate, Learning, LearningRecord, LearningReport
+from core.library.sweeps import SweepRecord, Trial
+from core.workspace import Workspace
+from scripts.command import read_grid
+from tests.unit.test_learning import HEALTHY
+from tests.worlds import Listener, extended_world, train_options
+from ui import sweeps as page
+from ui.form import Value, build_form
+from ui.live import View
+from ui.markup import NOTHING
+
+CURVES = ({2: 3.0, 4: 2.0, 6: 1.5}, {2: 3.2, 4: 2.4, 6: 1.7})
+
+
+def options(**changes: object) -> SweepOptions:
+    return SweepOptions(**{**train_options().model_dump(), "vary": "adapter_lr: 0.001, 0.002", **changes})
+
+
+def test_a_grid_is_each_combination_and_equal_values_count_once() -> None:
+    chosen = options(vary="adapter-lr: 1e-3, 0.001, 0.002\nadapter_rank: 4, 8")
+    assert sweeps.check_sweep(chosen) == 4
+    assert [sweeps.propose(chosen, [Trial("", {})] * index) for index in range(4)] == [
+        {"adapter_lr": rate, "adapter_rank": rank} for rate in (0.001, 0.002) for rank in (4, 8)]
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"vary": ""}, "No option is varied"),
+    ({"vary": "adapter_lrr: 1, 2"}, "'adapter_lrr' is not an option of a training"),
+    ({"vary": "adapter_lr"}, "'adapter_lr' does not say which option it is a value of"),
+    ({"vary": "adapter_lr: 3, 0.1"}, "adapter_lr: .*less than or equal to 1"),
+    ({"vary": "adapter_lr: "}, "'adapter_lr' has no values"),
+    ({"vary": "seed: 1; seed: 2"}, "'seed' is varied twice"),
+    ({"vary": f"seed: {', '.join(map(str, range(201)))}"}, "201 combinations; a sweep has at most 200"),
+    ({"search": "learning_rate"}, "varies the learning rates alone, and `vary` is 'adapter_lr: 0.001, 0.002'"),
+    ({"search": "learning_rate", "vary": "", "trials": 3}, "has 5 trials, and `trials` is 3"),
+])
+def test_what_is_no_sweep_is_refused_in_a_sentence(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        sweeps.check_sweep(options(**changes))
+    assert caught.value.hint
+
+
+def test_the_search_for_the_learning_rate_takes_five_values_and_a_tenth_of_the_steps() -> None:
+    chosen = options(search="learning_rate", vary="", steps=800, warmup=30, scope="gated")
+    assert sweeps.check_sweep(chosen) == 5
+    trials = [sweeps.trial_options(chosen, sweeps.propose(chosen, [Trial("", {})] * index)) for index in range(5)]
+    assert [trial.adapter_lr for trial in trials] == pytest.approx([0.0002, 0.0006, 0.002, 0.006, 0.02])
+    assert [trial.row_lr / trial.adapter_lr for trial in trials] == pytest.approx([2.5] * 5)
+    assert {(trial.steps, trial.warmup, trial.evaluation_sentences) for trial in trials} == {(80, 3, 0)}
+    # The run that goes on has the whole length again.
+    further = sweeps.further_options(chosen, Trial("s-03", {"adapter_lr": 0.006}))
+    assert (further.steps, further.adapter_lr, further.init_from) == (800, 0.006, "run:s-03")
+
+
+@pytest.mark.parametrize("scope", ["rows", "gated", "full"])
+def test_the_varied_learning_rates_are_those_that_the_scope_trains(scope: str) -> None:
+    names = {"rows": {"row_lr"}, "gated": {"row_lr", "adapter_lr"}, "full": {"row_lr", "layer_lr", "head_lr"}}
+    assert sweeps.learning_rate_changes(options(search="learning_rate", scope=scope))[0].keys() == names[scope]
+
+
+def test_a_list_in_a_grid_file_is_varied(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("steps: 80\nadapter_lr: [1e-3, 2e-3]\nscope: [rows, gated]\n", encoding="utf-8")
+    assert read_grid(str(path)) == {"steps": 80, "vary": "adapter_lr: 1e-3, 2e-3; scope: rows, gated"}
+
+
+@pytest.mark.parametrize(("losses", "step"), [
+    ({2: 3.0, 4: 2.0, 6: 1.4}, 0),
+    ({2: 9.0, 4: 2.1, 6: 1.6}, 0),  # before a third of the steps nothing is decided
+    ({2: 3.0, 4: 2.3, 6: 1.4}, 4),
+    ({2: 3.0, 4: 2.0, 6: math.nan}, 6),
+    ({2: 3.0, 4: 2.0, 6: 1.5, 9: 9.0}, 0),  # the last step is the end
+])
+def test_a_trial_above_the_median_is_pruned(losses: dict[int, float], step: int) -> None:
+    assert sweeps.prune_point(losses, CURVES, 9)[0] == step
+    assert sweeps.prune_point(losses, CURVES[:1], 9)[0] == 0
+
+
+def finished(folder: Path, loss: float, errors: tuple[float, ...], report: Learning = Learning.LEARNED) -> JobState:
+    folder.mkdir()
+    outcome = dataclasses.replace(LearningReport.from_measurements(6, [HEALTHY]), learning=report)
+    learning.write_learning(folder, LearningRecord().with_report(outcome))
+    language = HEALTHY.language
+    samples = [SampleGenerated(6, language, f"text {index}", f"{index:02d}.wav", error)
+               for index, error in enumerate(errors)]
+    # A resume repeats what it evaluated last.
+    return JobState(Job(folder, "train", "cpu", (), 1.0, {}), "finished", result={"best_step": 6},
+                    steps=[Step(6, 6, 1.0, 1.0, {}, 1.0, 1.0, 1.0, 0.0)],
+                    evaluations=[Evaluated(6, loss)] * 2, samples=samples * 2)
+
+
+def test_outcome_comes_before_cer_and_that_before_the_loss(tmp_path: Path) -> None:
+    states = [finished(tmp_path / "a", 1.0, (0.5, 0.4, 0.6)), finished(tmp_path / "b", 2.0, (0.1, 0.2, 0.15)),
+              finished(tmp_path / "c", 0.5, (0.0, 0.0, 0.0), Learning.NOT_LEARNED)]
+    record = SweepRecord(4)
+    for index, state in enumerate([*states, None]):
+        trial = sweeps.measure(Trial(f"s-{index}", {"seed": index}), state, record.trials, prune=True)
+        record = dataclasses.replace(record, trials=(*record.trials, trial))
+    assert [trial.run for trial in sweeps.rank(record, options())] == ["s-1", "s-0", "s-2", "s-3"]
+    assert [trial.run for trial in sweeps.rank(record, options(search="learning_rate"))][0] == "s-2"
+    best = record.trials[1]
+    assert best.errors == (0.1, 0.2, 0.15)
+    assert best.cer == Estimate.from_values((0.1, 0.2, 0.15))
+    assert not sweeps.is_tied(best, record.trials[0])
+    words = sweeps.recommend(record, options())
+    assert words.startswith("Take trial 2 (seed 1): held-out speech loss 2.000 at step 6")
+    assert "CER 15.0%" in words
+    # What is written is what is read.
+    sweeps.write_sweep(tmp_path, record)
+    assert sweeps.read_sweep(tmp_path) == record
+    table = page.ranking_table(record, options())
+    assert table.index("seed 1") < table.index("seed 0") < table.index("seed 2")
+
+
+def test_the_best_at_the_edge_and_a_chance_difference_are_said() -> None:
+    chosen = options(search="learning_rate", vary="", steps=800)
+    change = Estimate(-0.5, -0.6, -0.4, 8)
+    trials = tuple(Trial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {80: 2.0 - rate}, change)
+                   for index, rate in enumerate((0.1, 0.2, 0.3)))
+    words = sweeps.recommend(SweepRecord(3, trials), chosen)
+    assert "Take trial 3 (row_lr 0.3): held-out speech loss 1.700 at step 80" in words
+    assert "It is the largest one tried" in words
+    assert "Trials 2, 1 cannot be told apart from it" in words
+    rising = tuple(dataclasses.replace(trial, change=Estimate(0.2, 0.1, 0.3, 8)) for trial in trials)
+    assert sweeps.recommend(SweepRecord(3, rising), chosen).startswith("No trial lowered the held-out loss")
+
+
+def test_optuna_proposes_the_same_after_a_resume() -> None:
+    pytest.importorskip("optuna", reason="optuna is optional: pip install optuna")
+    chosen = options(search="optuna", trials=4,
+                     vary="adapter_lr: 0.0001, 0.01; adapter_rank: 4, 16; scope: rows, gated")
+    assert sweeps.check_sweep(chosen) == 4
+
+    def proposals() -> Iterator[Trial]:
+        trials: list[Trial] = []
+        for index in range(4):
+            trials.append(Trial("", sweeps.propose(chosen, trials), "finished", "", 1, {1: float(index)}))
+            yield trials[-1]
+
+    first = [trial.changes for trial in proposals()]
+    assert first == [trial.changes for trial in proposals()]
+    assert len({str(changes) for changes in first}) > 1
+    assert all(0.0001 <= changes["adapter_lr"] <= 0.01 for changes in first)
+
+
+def test_optuna_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="its package is not installed"):
+        sweeps.check_sweep(options(search="optuna"))
+
+
+def test_the_page_starts_a_sweep_with_the_options_of_the_form() -> None:
+    with gr.Blocks():
+        form = build_form(TrainOptions)
+    values: list[Value] = [getattr(widget, "value", None) for widget in form.widgets]
+    values[form.names.index("adapter_rank")] = 8
+    chosen = page.options_of(form, values, ["grid", "row_lr: 0.01, 0.02", "0", "False"])
+    assert (chosen.adapter_rank, chosen.vary, chosen.prune, sweeps.check_sweep(chosen)) == (8, "row_lr: 0.01, 0.02",
+                                                                                        False, 2)
+
+
+def test_the_page_shows_ranking_recommendation_and_all_curves(tmp_path: Path) -> None:
+    chosen = options(vary="row_lr: 0.1, 0.2, 0.3")
+    trials = tuple(Trial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {40: 3.0, 80: 2.0 - rate},
+                         Estimate(-0.5, -0.6, -0.4, 8), Learning.LEARNED)
+                   for index, rate in enumerate((0.1, 0.2)))
+    sweeps.write_sweep(tmp_path, SweepRecord(3, trials))
+    job = JobState(Job(tmp_path, "sweep", "none", (), 1.0, chosen.model_dump(mode="json")), "running", started_at=1.0)
+    view = View("train", {"sweep": "", "sweep.trial": ""}, (job,))
+    shown = page.result_view(view)
+    assert "Take trial 2 (row_lr 0.2): held-out speech loss 1.800 at step 80" in shown
+    assert "1 more to come." in shown
+    curves = page.curves_view(view, compare=lambda states, logarithmic, by_time: NOTHING)
+    assert "row_lr 0.1" in curves
+    assert "row_lr 0.2" in curves
+    choices = cast(dict[str, object], page.trial_choices(view))["choices"]
+    assert choices == [("the best", ""), ("s-1: row_lr 0.2", "s-1"), ("s-0: row_lr 0.1", "s-0")]
+
+
+class Killed(BaseException):
+    """The end of a process without a word."""
+
+
+class InlineWorkers:
+    """Trains in this process what a sweep starts; `kill_after`: so many events later all of it dies, once."""
+
+    def __init__(self, kill_after: int = 0) -> None:
+        self.kill_after, self.started = kill_after, list[str]()
+
+    def start(self, job: Job, *, resuming: bool = False) -> None:
+        lock = control.enqueue(job, resuming=resuming)
+        journal = Journal(job.journal)
+        self.started.append(job.id)
+        try:
+            journal.append(Started(1, 1))
+            reporter = JournalReporter(journal, job.stop_file.exists, self.count)
+            result = train.run(cast(TrainOptions, job.options()), job.workspace, reporter)
+            journal.append(Finished(result))
+        finally:
+            journal.close()
+            lock.release()
+
+    def count(self, _event: Event) -> None:
+        self.kill_after -= 1
+        if self.kill_after == 0:
+            raise Killed
+
+    def resume(self, job: Job) -> None:
+        self.start(job, resuming=True)
+
+
+def swept(world: Workspace, name: str, kills: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> SweepRecord:
+    """A sweep that is killed after so many events of its trainings, and resumed each time."""
+    chosen = options(steps=4, checkpoint_every=2, evaluation_sentences=0, vary="row_lr: 0.3, 0.1, 0.001")
+    for kill in (*kills, 0):
+        workers = InlineWorkers(kill)
+        monkeypatch.setattr(sweep.control, "start", workers.start)
+        monkeypatch.setattr(sweep.control, "resume", workers.resume)
+        if kill:
+            with pytest.raises(Killed):
+                sweep.run(chosen, world, Listener(world.runs / name))
+        else:
+            sweep.run(chosen, world, Listener(world.runs / name))
+    record = sweeps.read_sweep(world.runs / name)
+    assert record is not None
+    return record
+
+
+def without_names(record: SweepRecord) -> list[Trial]:
+    return [dataclasses.replace(trial, run="") for trial in sweeps.rank(record, options())]
+
+
+def test_a_killed_sweep_ends_with_the_ranking_of_one_that_was_not(tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    world = extended_world(tmp_path / "workspace")
+    whole = swept(world, "whole", (), monkeypatch)
+    killed = swept(world, "killed", (9, 25), monkeypatch)
+    assert without_names(killed) == without_names(whole)
+    assert [trial.changes["row_lr"] for trial in sweeps.rank(whole, options())] == [0.3, 0.1, 0.001]
+    assert [trial.status for trial in whole.trials] == ["finished", "finished", "pruned"]
