@@ -19,7 +19,7 @@ from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.library.verification import Outcome, Verification
 from core.workspace import free_name
-from ui import job_views, records, serve, verb_form
+from ui import job_views, piper, records, serve, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
 from ui.live import QUIET, View, choice_update
@@ -68,6 +68,8 @@ def build(page: Page) -> None:
         build_push(page)
     with gr.Accordion("Serve", open=False, elem_classes="fold", elem_id="serve-section"):
         serve.build(page)
+    with gr.Accordion("Dataset for a Piper voice", open=False, elem_classes="fold", elem_id="piper-section"):
+        piper.build(page)
 
     # Each panel is drawn again when the jobs or the watched choices change.
     live.watch("proof", subject)

@@ -26,6 +26,7 @@ from config.schema import (
     ListeningTestOptions,
     Options,
     PackOptions,
+    PiperDatasetOptions,
     PreflightOptions,
     PrepareOptions,
     PushOptions,
@@ -55,7 +56,8 @@ from data import augmentation, manifest
 from data.splits import why_untrainable
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
-_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "serve", "certify", "export")
+_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "serve", "piper_dataset", "certify",
+               "export")
 """The verbs that load the base model of an extension, a run or an export."""
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
 
@@ -128,6 +130,12 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             if options.archive and Path(options.archive).exists():
                 raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
+        case PiperDatasetOptions():
+            if not options.voice_model:
+                raise UserError("There is no model to make a dataset with.", "Choose export:NAME or run:ID.")
+            if options.archive and Path(options.archive).exists():
+                raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
+            _check_speaks(workspace, options.voice_model, filter(None, (options.language,)), options.voice)
         case CompareOptions():
             if not options.finetuned:
                 raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
