@@ -26,7 +26,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -85,8 +85,21 @@ def speak(address: str, seed: int) -> tuple[float, float]:
     return first_s, size / PCM_BYTES_A_SECOND
 
 
-def measure(address: str, clients: int) -> str:
-    """A line of results for so many clients at once."""
+@dataclass(frozen=True)
+class Load:
+    """What so many clients at once got."""
+
+    rate: float  # seconds of speech a second
+    first_s: float  # median time to the first sound
+    late_first_s: float  # 95th percentile of it
+
+    def describe(self) -> str:
+        return (f"{self.rate:.1f} s of speech a second, first sound after {self.first_s:.2f} s (median), "
+                f"{self.late_first_s:.2f} s (95%)")
+
+
+def measure(address: str, clients: int) -> Load:
+    """The load of so many clients, each of which asks three times."""
     def ask(client: int) -> list[tuple[float, float]]:
         return [speak(address, 100 * client + number) for number in range(REQUESTS)]
 
@@ -95,8 +108,25 @@ def measure(address: str, clients: int) -> str:
         answers = [answer for answers in pool.map(ask, range(clients)) for answer in answers]
     seconds = time.perf_counter() - start
     first = sorted(first_s for first_s, _ in answers)
-    return (f"{sum(speech_s for _, speech_s in answers) / seconds:.1f} s of speech a second, first sound after "
-            f"{statistics.median(first):.2f} s (median), {first[int(0.95 * (len(first) - 1))]:.2f} s (95%)")
+    return Load(sum(speech_s for _, speech_s in answers) / seconds, statistics.median(first),
+                first[int(0.95 * (len(first) - 1))])
+
+
+def summarize(loads: Mapping[tuple[int, int], Sequence[Load]], clients: Sequence[int]) -> list[str]:
+    """The ratios of the acceptance, by number of clients: medians over the rounds, of values of the same round."""
+    many, single = ROWS
+    lines = []
+    for count in clients:
+        speedups = [batch.rate / lock.rate for batch, lock in zip(loads[many, count], loads[single, count],
+                                                                  strict=True)]
+        line = f"{count} clients: {statistics.median(speedups):.2f} times the throughput of one row"
+        if 1 in clients:
+            delays = [load.first_s / idle.first_s for load, idle in zip(loads[many, count], loads[many, 1],
+                                                                        strict=True)]
+            line += (f", first sound {statistics.median(delays):.2f} times as late as for one client "
+                     f"({statistics.median(load.late_first_s for load in loads[many, count]):.2f} s for 95%)")
+        lines.append(line)
+    return lines
 
 
 @dataclass
@@ -209,11 +239,15 @@ def main() -> int:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     if arguments.soak:
         return soak(workspace, arguments.soak)
+    loads: dict[tuple[int, int], list[Load]] = {}
     for number in range(1, arguments.rounds + 1):
         for rows in ROWS:
             with served(workspace, rows) as (address, _):
                 for clients in arguments.clients:
-                    print(f"round {number}, --rows {rows}, {clients} clients: {measure(address, clients)}", flush=True)
+                    load = measure(address, clients)
+                    loads.setdefault((rows, clients), []).append(load)
+                    print(f"round {number}, --rows {rows}, {clients} clients: {load.describe()}", flush=True)
+    print(*summarize(loads, arguments.clients), f"load {os.getloadavg()[0]:.1f} at the end", sep="\n")
     return 0
 
 
