@@ -873,6 +873,23 @@ class ExportOptions(Options):
     unproven: bool = Field(False, title="Before the certificate", description="Do not wait for error rates that are not known yet: tensors, ids and logits are checked, and card and certificate say that the rest is not proven yet.")
 
 
+class PiperDatasetOptions(Options):
+    """Synthesize a dataset in the layout of LJSpeech, filtered by CER, to train a voice for Piper."""
+
+    voice_model: str = Field("", title="Model", description="`export:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `base:NAME`.", json_schema_extra={"positional": True})
+    language: LanguageOrNothing = Field("", title="Language", description="Language code of the texts; empty is the first new language of the model, else English.")
+    file: AbsolutePath = Field("", title="Text file", description="Text file (UTF-8) with one sentence on each line; empty takes the texts of the dataset that the model was trained on.")
+    most: int = Field(0, ge=0, le=1_000_000, title="Most sentences", description="Only so many sentences, from the first on; 0 takes all.")
+    max_cer: float = Field(0.1, ge=0, le=1, title="Largest CER", description="A sentence with a larger character error rate is synthesized again, at most twice, and then left out; 1 keeps all, and needs no recogniser.")
+    voice: VoiceOrPath = Field("", title="Voice", description="As for `synthesize`; a Piper voice has one speaker.")
+    archive: AbsolutePath = Field("", title="Archive", description="Also copy the ZIP file of the dataset to this path.")
+    sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model, as for `synthesize`.")
+    unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` leaves the sentence out, `leave_out` the characters, `unk` sends [UNK] for each.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
 class PackOptions(Options):
     """Pack an export or a run into one archive (TAR), with the hash of every file."""
 

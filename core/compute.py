@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -35,6 +36,12 @@ def setup_device(choice: str) -> torch.device:
     device = torch.device("cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu")
     torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
     return device
+
+
+def trim_memory() -> None:
+    """Hand freed memory of the heap back to the system, which glibc else keeps for the next time."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 
 class _Report:
-    """Progress events: how many requests have ended, and how many are open."""
+    """Every ten seconds a progress event, of how many requests have ended and are open, and a smaller heap."""
 
     def __init__(self, server: SpeechServer, reporter: Reporter) -> None:
         self._server, self._reporter = server, reporter
@@ -88,6 +88,8 @@ class _Report:
         if time_s < self._due:
             return
         self._due = time_s + _REPORT_S
+        # A model that was replaced leaves holes in the heap, which would add up from one reload to the next.
+        compute.trim_memory()
         counts = self.count(), self._server.engine.requests
         if counts != self._shown:
             self._shown = counts

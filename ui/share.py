@@ -11,7 +11,7 @@ from core.jobs.reporter import size_text
 from core.jobs.state import JobState
 from core.library import catalog
 from core.workspace import Workspace
-from ui import certificate, job_views, media, serve, verb_form
+from ui import certificate, job_views, media, piper, serve, verb_form
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
@@ -40,6 +40,8 @@ def build(page: Page) -> None:
         certificate.build_push(page)
     with gr.Accordion("Serve", open=False, elem_classes="fold", elem_id="serve-section"):
         serve.build(page)
+    with gr.Accordion("Dataset for a Piper voice", open=False, elem_classes="fold", elem_id="piper-section"):
+        piper.build(page)
 
 
 def packable(workspace: Workspace, view: View) -> Iterator[str]:

@@ -28,6 +28,7 @@ from config.schema import (
     ListeningTestOptions,
     Options,
     PackOptions,
+    PiperDatasetOptions,
     PreflightOptions,
     PrepareOptions,
     PushOptions,
@@ -166,6 +167,10 @@ VERBS: Mapping[str, Verb] = {
     "serve": Verb(
         "Serve speech", "core.serve", ServeOptions, "share",
         "export:my-voice-1", resumes=True, needs={"models": "reference"}),
+    "piper_dataset": Verb(
+        "Make dataset for Piper", "core.piper_dataset", PiperDatasetOptions, "certificate",
+        "export:my-voice-1 --file sentences.txt", resumes=True,
+        needs={"voice_model": "reference", "file": "file"}),
     "push": Verb(
         "Push to the Hub", "core.push", PushOptions, "share",
         "my-voice-1 me/my-voice", takes_device=False, resumes=True,

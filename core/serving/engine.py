@@ -34,7 +34,6 @@ class SpeechEngine:
         self._max_requests, self._max_seconds = max_requests, max_seconds
         self._changed = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
-        self._alive: set[SpeechRequest] = set()
         self._stopping = False
         self._admitted = 0
 
@@ -65,23 +64,13 @@ class SpeechEngine:
 
     def submit(self, request: SpeechRequest) -> None:
         """Let an admitted request join."""
-        finish = request.finish
-
-        def finish_once(error: Exception | None) -> None:
-            with self._changed:
-                self._alive.discard(request)
-            finish(error)
-
-        request.finish = finish_once
         with self._changed:
-            self._alive.add(request)
             self._commands.append(lambda: self._synthesizer.add(request))
             self._changed.notify()
 
     def cancel(self, request: SpeechRequest) -> None:
         """Forget a request whose caller has gone; its rows are free before the next codes."""
         with self._changed:
-            self._alive.discard(request)
             self._commands.append(lambda: self._synthesizer.cancel(request))
             self._changed.notify()
 
@@ -92,9 +81,7 @@ class SpeechEngine:
             with self._changed:
                 if not self._commands and not self._synthesizer.requests:
                     self._changed.wait(_IDLE_S)
-                commands, self._commands = list(self._commands), deque()
-            for command in commands:
-                command()
+            self._run_commands()
             if self._synthesizer.requests:
                 self._end_late_requests()
                 self._synthesizer.advance()
@@ -105,16 +92,21 @@ class SpeechEngine:
                     self._stopping = True
             if deadline is not None and (not self.requests or time.monotonic() > deadline):
                 break
-        with self._changed:
-            late = list(self._alive)
-        for request in late:
+        self._run_commands()
+        for request in self._synthesizer.requests:
             self._synthesizer.cancel(request)
             request.finish(ShuttingDown())
 
+    def _run_commands(self) -> None:
+        """Let submitted requests join, and forget cancelled ones."""
+        with self._changed:
+            commands, self._commands = list(self._commands), deque()
+        for command in commands:
+            command()
+
     def _end_late_requests(self) -> None:
         now = time.monotonic()
-        with self._changed:
-            late = [request for request in self._alive if now - request.arrived > self._max_seconds]
+        late = [request for request in self._synthesizer.requests if now - request.arrived > self._max_seconds]
         for request in late:
             self._synthesizer.cancel(request)
             request.finish(UserError(f"The request was not done after {self._max_seconds:g} s.",

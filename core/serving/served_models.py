@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class ServedModels:
         self._cache = ModelCache(len(self.references))
         self._guard = threading.Lock()
         self._synthesizers: dict[tuple[str, str, str], CachedSynthesizer] = {}
-        self._voice_names: dict[str, tuple[TTSModel, tuple[str, ...]]] = {}
+        self._voice_names: dict[str, tuple[weakref.ref[TTSModel], tuple[str, ...]]] = {}
         for reference in self.references:
             _check_outcome(workspace, resolve(workspace, reference), options.accept_outcome)
 
@@ -176,8 +177,10 @@ class ServedModels:
         """The voices that come with a model; they are read once, as that takes as long as a sentence."""
         model = synthesizer.model
         known = self._voice_names.get(reference)
-        if known is None or known[0] is not model:
-            known = self._voice_names[reference] = model, tuple(model.family.load_voices(model.base_folder))
+        if known is None or known[0]() is not model:
+            names = tuple(model.family.load_voices(model.base_folder))
+            # A weak reference, because a model that was replaced would stay until somebody lists its voices.
+            known = self._voice_names[reference] = weakref.ref(model), names
         return known[1]
 
     def _speakers(self, reference: str) -> Sequence[str]:

@@ -88,9 +88,9 @@ class ContinuousSynthesizer:
         self._keys = itertools.count()
 
     @property
-    def requests(self) -> int:
+    def requests(self) -> list[SpeechRequest]:
         """The requests that have not ended."""
-        return len(self._chunks)
+        return list(self._chunks)
 
     @property
     def rows(self) -> int:

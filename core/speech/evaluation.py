@@ -429,6 +429,12 @@ def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
     return lengths
 
 
+def training_texts(workspace: Workspace, model: TTSModel, language: str) -> list[str]:
+    """The texts of the dataset that `model` was trained on, in `language`; none when it is not on this machine."""
+    dataset = _dataset(workspace, model, language) if model.front_end.is_new(language) else None
+    return [clip.text for clip in dataset.clips if clip.language == language] if dataset else []
+
+
 def training_recording(dataset: manifest.PreparedDataset) -> str:
     """Path of a training clip that serves as a reference recording; empty when there is none.
 

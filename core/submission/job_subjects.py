@@ -70,6 +70,8 @@ def _names(verb: str, options: Mapping[str, object]) -> str:
             return f"{given('voice_model')}: {given('text') or _file(options.get('file'))}"
         case "book":
             return f"{_file(options.get('book'))} by {given('voice_model')}"
+        case "piper_dataset":
+            return given("voice_model")
         case "evaluate":
             models = options.get("models")
             return ", ".join(_short(str(model)) for model in models) if isinstance(models, list | tuple) else ""

@@ -27,6 +27,7 @@ from config.schema import (
     ListeningTestOptions,
     Options,
     PackOptions,
+    PiperDatasetOptions,
     PreflightOptions,
     PrepareOptions,
     PushOptions,
@@ -59,7 +60,8 @@ from data.ffmpeg_audio import ffmpeg_path
 from data.splits import why_untrainable
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
-_LOADS_BASE = ("preflight", "train", "synthesize", "book", "compare", "evaluate", "serve", "certify", "export")
+_LOADS_BASE = ("preflight", "train", "synthesize", "book", "compare", "evaluate", "serve", "piper_dataset", "certify",
+               "export")
 """The verbs that load the base model of an extension, a run or an export."""
 BOOK_INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then start it again."
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
@@ -137,6 +139,12 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
         case BookOptions():
             _check_book(workspace, options)
+        case PiperDatasetOptions():
+            if not options.voice_model:
+                raise UserError("There is no model to make a dataset with.", "Choose export:NAME or run:ID.")
+            if options.archive and Path(options.archive).exists():
+                raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
+            _check_speaks(workspace, options.voice_model, filter(None, (options.language,)), options.voice)
         case CompareOptions():
             if not options.finetuned:
                 raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")

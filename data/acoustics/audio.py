@@ -129,8 +129,9 @@ def magnitude(mel: torch.Tensor, settings: MelSettings, n_iter: int = 20) -> tor
     target = torch.exp(mel)
     filters = mel_filterbank(settings).to(mel.device)
     magnitudes = torch.clamp(_inverse_filterbank(settings).to(mel.device) @ target, min=1e-6)
+    correlation = filters @ target
     for _ in range(n_iter):
-        magnitudes = magnitudes * (filters @ target) / (filters @ (filters.T @ magnitudes) + 1e-8)
+        magnitudes = magnitudes * correlation / (filters @ (filters.T @ magnitudes) + 1e-8)
     return magnitudes
 
 

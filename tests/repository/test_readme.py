@@ -23,7 +23,7 @@ from scripts import command
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/families.md", "docs/benchmarks.md", "docs/decisions.md",
-             "docs/lightning.md", "docs/deploy.md",
+             "docs/lightning.md", "docs/deploy.md", "docs/elsewhere.md",
              *(f"docs/benchmarks/{path.name}" for path in sorted((ROOT / "docs" / "benchmarks").glob("*.md"))))
 REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "requirements-reference.txt")
 FIRST_SCREEN = 12  # lines

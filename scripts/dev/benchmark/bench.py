@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import gc
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -71,5 +69,4 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):  # a function of glibc
-        library.malloc_trim(0)
+    compute.trim_memory()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import gc
 import io
 import json
 import shutil
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openai
@@ -21,8 +24,11 @@ from config.errors import UserError
 from config.schema import SamplingOptions, ServeOptions
 from core.library import learning
 from core.library.learning import Learning, LearningRecord, LearningReport
+from core.model import loading
+from core.model.loading import TTSModel
 from core.serving.served_models import _emotion_of
 from core.serving.sound_formats import CONTENT_TYPES, FORMATS, SoundFormat, open_encoder
+from core.speech import model_cache
 from core.workspace import Workspace
 from data.acoustics.time_stretch import TimeStretch
 from tests.trained import RUN, trained_world
@@ -277,6 +283,31 @@ def test_a_changed_model_is_read_again_and_no_request_is_lost(world: Workspace, 
         assert after.body != before.body
         assert running.getresponse().status == 200
         running.close()
+
+
+def test_a_replaced_model_is_freed_when_its_last_request_has_ended(
+    world: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = Workspace(tmp_path / "workspace")
+    shutil.copytree(world.path, copy.path)
+    models: list[weakref.ref[TTSModel]] = []
+
+    def load(*arguments: Any) -> TTSModel:
+        model = loading.load(*arguments)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(model_cache, "load", load)
+    gc.disable()  # no cycle may keep a model until the next collection, which is far away in a large process
+    try:
+        with serving(copy, "freed", models=("base:tiny",)) as server:
+            assert server.speak(response_format="pcm").status == 200
+            _change_weights(copy.model("tiny") / "t3.safetensors")
+            assert server.speak(response_format="pcm").status == 200
+            server.wait_until_idle()
+            assert [model() is None for model in models] == [True, False]
+    finally:
+        gc.enable()
 
 
 def _change_weights(path: Path) -> None:
