@@ -805,6 +805,7 @@ class UnpackOptions(Options):
 
     archive: AbsolutePath = Field("", title="Archive", description="The TAR file, as packed by Lisan.", json_schema_extra={"positional": True})
     save_as: NameOrNothing = Field("", title="Name in the workspace", description="Another name for the export; empty is its own. A run keeps its id.")
+    signer: str = Field("", max_length=20_000, title="Signed by", description="Import an export only if this maker signed it: a name of the workspace's trusted makers, or a public key of OpenSSH or minisign.")
 
 
 class PushOptions(Options):

@@ -19,7 +19,7 @@ from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.library.verification import Outcome, Verification
 from core.workspace import free_name
-from ui import job_views, records, serve, verb_form
+from ui import job_views, records, serve, signature, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
 from ui.live import QUIET, View, choice_update
@@ -64,6 +64,8 @@ def build(page: Page) -> None:
         export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
         notice = gr.HTML(elem_classes="notices")
         last = gr.HTML(elem_id="export-result")
+    with gr.Accordion("Signature of the maker", open=False, elem_classes="fold", elem_id="signature-section"):
+        signature.build(page, subject, lambda view: _chosen(page, view))
     with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
         build_push(page)
     with gr.Accordion("Serve", open=False, elem_classes="fold", elem_id="serve-section"):
@@ -177,7 +179,9 @@ def _proof(page: Page, view: View) -> Html:
     verdict = verified_view(result) if result else div(
         "verdict unsure", element("strong", "Comparing the files with the certificate"),
         paragraph("They are read once, and again when they change."))
-    return join((job_views.job_card(job) if job and job.alive else NOTHING, verdict))
+    kind, _, name = reference.partition(":")
+    signed = signature.signature_view(page.workspace, name) if result and kind == "export" else NOTHING
+    return join((job_views.job_card(job) if job and job.alive else NOTHING, verdict, signed))
 
 
 def verified_view(result: Verification) -> Html:

@@ -28,7 +28,8 @@ from core.dataset.playable import DECODED, TYPES, playable
 from core.jobs.events import CLIPS_ARCHIVE
 from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
-from core.library import listening
+from core.library import listening, maker_signature
+from core.library.verification import STATEMENT
 from core.workspace import Workspace
 from ui.live import workspace_mark
 
@@ -38,6 +39,7 @@ PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("aud
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
 COVERED, CURVES, LISTENING, PACKED, CLIPS = "covered", "curves", "listening", "archive", "clips"
+SIGNED = "signed"
 PLAYED, PLAYED_FOLDER = "played", Path("cache") / "played"
 """Clips of an upload that is not imported yet: the part of their address, and their folder in the workspace."""
 EXAMPLE = "media/example"
@@ -78,6 +80,11 @@ def listening_url(job: str, download: bool = False) -> str:
 def archive_url(job: str) -> str:
     """Address of the archive that a job packed, relative to the page."""
     return f"media/{PACKED}/{quote(job)}.tar"
+
+
+def statement_url(export: str) -> str:
+    """Address of what the maker of an export signs, relative to the page."""
+    return f"media/{SIGNED}/{quote(export)}/{STATEMENT}"
 
 
 def clips_path(workspace: Workspace, job: str) -> Path | None:
@@ -233,6 +240,15 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return FileResponse(path, media_type="application/x-tar" if packed else "application/zip",
                             filename=path.name if packed else f"{job}.zip")
 
+    async def statement(request: Request) -> Response:
+        try:
+            folder = workspace.export(request.path_params["export"])
+            content = await run_in_threadpool(maker_signature.statement, folder)
+        except UserError as error:
+            return PlainTextResponse(error.message, status_code=404)
+        name = {"Content-Disposition": f'attachment; filename="{STATEMENT}"', "Cache-Control": "no-store"}
+        return Response(content, media_type="text/plain", headers=name)
+
     async def example(request: Request) -> Response:
         make = (examples or {}).get(request.path_params["name"])
         if make is None:
@@ -266,6 +282,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route(f"/media/{PACKED}/{{job}}.tar", archive),
+            Route(f"/media/{SIGNED}/{{export}}/{STATEMENT}", statement),
             Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
             Route(f"/media/{CLIPS}/{{job}}.zip", archive),
             Route("/media/{path:path}", media)]
