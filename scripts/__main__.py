@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.jobs.verbs import VERBS
 from scripts.command import DONE, exit_with
 

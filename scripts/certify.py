@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.library import maker_signature, verification
 from core.library.maker_signature import MakerOutcome
 from core.library.verification import Outcome

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config import foreign, foreign_settings
 from config.errors import UserError
 from config.loading import parse_options

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config import foreign
 from config.errors import UserError
 from core.library import catalog, maker_signature
