@@ -78,6 +78,15 @@ def _text(value: object) -> object:
     return "" if value is None else value
 
 
+def _channel(value: str) -> str:
+    """A channel of recordings: `auto`, `mix`, or a number from 1, with two words for the first two."""
+    text = value.strip().lower()
+    number = {"left": "1", "right": "2"}.get(text, text)
+    if number in ("auto", "mix") or (number.isdecimal() and number.isascii() and 1 <= int(number[:4]) <= 64):
+        return number if number in ("auto", "mix") else str(int(number))
+    raise ValueError(f"{value[:40]!r} is no channel: write auto, mix, left, right or a number from 1 to 64")
+
+
 def _language(value: str) -> str:
     """A language code in lower case, such as `am` or `pt-br`."""
     code = value.strip().lower().replace("_", "-")
@@ -207,6 +216,7 @@ def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
 
 
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
+Channel = Annotated[str, AfterValidator(_channel)]  # "auto", "mix" or the number of a channel
 LanguageCode = Annotated[str, AfterValidator(_language)]  # language code in lower case
 LanguageOrNothing = Annotated[str, _or_nothing(_language)]
 LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]
@@ -364,6 +374,10 @@ def _longest(value: float, info: ValidationInfo) -> float:
     return value
 
 
+_CHANNELS = {"suggestions": ["auto", "mix", "left", "right"]}
+_CHANNEL_HELP = "Of recordings with several channels: `auto` measures each and says what it found, `mix` is the mean of all; or one alone: `left` (1), `right` (2), or its number."
+
+
 class ClipOptions(Options):
     """Length and audio processing of clips that are cut from long recordings."""
 
@@ -373,6 +387,7 @@ class ClipOptions(Options):
     lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Target loudness of each clip (ITU-R BS.1770), limited by its peak; 0 keeps the loudness.")
     sample_rate: SampleRate = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Resample clips to this rate; 0 keeps the recording's rate. Features are always extracted at the model's rate.")
     denoise: bool = Field(False, title="Denoise", description="Reduce steady noise, estimated from the pauses. Only for noisy recordings: it also alters the voice.")
+    channel: Channel = Field("auto", title="Channel", description=_CHANNEL_HELP, json_schema_extra=_CHANNELS)
     speakers: Literal["one", "recording", "folder"] = Field("one", title="Speakers", description="One speaker in all (`one`), per `recording`, or per `folder`.")
 
 
@@ -437,6 +452,7 @@ class PrepareOptions(Options):
     rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
     remove_unspoken: bool = Field(False, title="Remove unspoken text", description="Take out of the texts what is not spoken: sounds in brackets, tags, speaker labels, times. Without this they are reported and kept.")
     any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
+    channel: Channel = Field("auto", title="Channel", description=_CHANNEL_HELP, json_schema_extra=_CHANNELS)
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
     keep_edges: bool = Field(False, title="Keep silent edges", description="Keep all silence at the start and end of the clips. By default it is trimmed to 0.1 s, because a model that learns it begins its sentences with silence; the recordings themselves are not modified.")

@@ -295,7 +295,8 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
                             verbalize=reading.verbalize, folder=gathered.made,
-                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges)
+                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges,
+                            channel=options.channel)
     notes = imported.notes
     if old is not None:
         rows, findings, note = merge_rows(old, rows, public_name(options.source), gathered.made)

@@ -22,6 +22,7 @@ import numpy as np
 
 from config import confinement
 from config.errors import UserError
+from data.channels import AUTO
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
 from data.measures import silence_at_ends
@@ -141,10 +142,11 @@ def with_more(findings: Sequence[ValidationFinding],
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda entries: None, verbalize: Callable[[str], str] = str,
              folder: Path | None = None, *, remove_unspoken: bool = False,
-             keep_edges: bool = True) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             keep_edges: bool = True, channel: str = AUTO) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries checked so far.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
+    `channel`: the channel of each recording that a person chose.
     `remove_unspoken`: remove from the texts what `data.unspoken_text` finds. The whole clip is checked; without
     `keep_edges` the silence at its ends is trimmed.
     """
@@ -179,6 +181,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                 progress(entry_count)
                 continue
 
+            entry = replace(entry, channel=channel)
             unspoken.add(entry.text, entry.location)
             if remove_unspoken:
                 entry = replace(entry, text=without_signs(entry.text))
@@ -267,7 +270,7 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
             message = message.removeprefix(f"{row.audio} ")
         errors.add(ValidationFinding("not audio", row.location, message.removesuffix(".")))
         return None
-    facts = examine(row.audio)
+    facts = examine(row.audio, row.channel)
     if stored is None:
         errors.add(ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}"))
         return None
@@ -333,9 +336,9 @@ def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
     A file stays as it is where every program reads the same sound from it, else it becomes mono FLAC.
     """
     if row.is_part:
-        content, above = cut_to_flac(row.audio, row.begin_s, row.end_s)
+        content, above = cut_to_flac(row.audio, row.begin_s, row.end_s, row.channel)
         return StoredClip(content, above, *read_samples(io.BytesIO(content), name=row.audio))
-    sound = read_sound(row.audio, longest_s)
+    sound = read_sound(row.audio, longest_s, row.channel)
     if sound.facts.duration_s > longest_s:
         return None
     if not sound.facts.is_plain:
