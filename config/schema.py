@@ -331,6 +331,7 @@ class TokenizerOptions(Options):
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Vocabulary size: tokens beyond single characters. Every character of the texts is always a token.")
     rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that ICU or num2words counts in, or your own; with commas between those of several languages; empty keeps the text.")
+    case: Literal["auto", "keep", "fold"] = Field("auto", title="Case", description="`fold` reads capitals as small letters (IndexTTS2: the reverse); `keep` makes them letters of their own, as in Ibibio (`bON` beside `bon`); `auto` keeps them if 2% of the dataset's words, and at least 5, have capitals within.")
     tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
 
