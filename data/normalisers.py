@@ -28,6 +28,7 @@ from data.languages.words import (
     REPLACED_MARKS,
     SPOKEN_PUNCTUATION,
     ScriptKind,
+    case_exchanged,
     composed,
     lower_composed,
     punctuated,
@@ -75,8 +76,7 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
         return punctuated(text, _NEW[new], keep_case=keep_case)
     if new in _NEW_UPPER:
         marked = punctuated(text, _NEW_UPPER[new], keep_case=keep_case)
-        return (unicodedata.normalize("NFC", unicodedata.normalize("NFC", marked).swapcase()) if keep_case
-                else upper_composed(marked, _NEW_UPPER[new]))
+        return (case_exchanged if keep_case else upper_composed)(marked, _NEW_UPPER[new])
     if new in _NEW_COMPOSED:
         return unicodedata.normalize("NFC", punctuated(text, _NEW_COMPOSED[new], keep_case=keep_case))
     if name == INDEXTTS2:

@@ -26,6 +26,7 @@ _FOLD = {ord(character): "'" for character in APOSTROPHES}
 _SPACES = re.compile(r" {2,}")
 _TURKIC_CAPITALS = str.maketrans({"I": "ı", "İ": "i"})
 _TURKIC_SMALL = str.maketrans({"i": "İ"})
+_TURKIC_CASE = {"i": "İ", "İ": "i", "ı": "I", "I": "ı"}
 
 _ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
 _TURKIC = frozenset({"tr", "az", "crh", "gag", "kaa", "tt"})  # Latin letters with a dotless i
@@ -144,6 +145,14 @@ def upper_composed(text: str, kind: ScriptKind) -> str:
     """Composed, in upper case; a Turkic i keeps its dot."""
     text = unicodedata.normalize("NFC", text)
     return unicodedata.normalize("NFC", (text.translate(_TURKIC_SMALL) if kind == "turkic" else text).upper())
+
+
+def case_exchanged(text: str, kind: ScriptKind) -> str:
+    """Composed, small letters as capitals and capitals as small letters; a Turkic i keeps its dot or has none."""
+    text = unicodedata.normalize("NFC", text)
+    pairs = _TURKIC_CASE if kind == "turkic" else {}
+    exchanged = "".join(pairs.get(character, character.swapcase()) for character in text)
+    return unicodedata.normalize("NFC", exchanged.replace("i\u0307", "i"))
 
 
 def is_spoken(character: str, kind: ScriptKind) -> bool:
