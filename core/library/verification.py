@@ -176,11 +176,6 @@ def sign(workspace: Workspace, proof: Certificate) -> Certificate:
     return dataclasses.replace(proof, signature=workspace_key.sign(workspace, _PURPOSE, _content(proof)))
 
 
-def sign_file(workspace: Workspace, path: Path) -> None:
-    """Sign the certificate in the file `path` again, after this workspace changed it."""
-    certificate.write(path, sign(workspace, certificate.read(path)))
-
-
 def is_own(workspace: Workspace, proof: Certificate) -> bool:
     """Whether a job of this workspace computed exactly this certificate."""
     return bool(proof.signature) and workspace_key.is_signed(workspace, _PURPOSE, _content(proof), proof.signature)
