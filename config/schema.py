@@ -548,6 +548,7 @@ class TrainOptions(Options):
     adapter: AdapterKind = Field("lora", title="Adapter type", description="`lora`; `dora`, which also trains weight magnitudes; `adalora`, which distributes a rank budget over the layers.", json_schema_extra=_ADAPTERS)
     adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank in the attention layers; with `adalora` the mean final rank. 0 is none.", json_schema_extra=_ADAPTERS)
     adapter_rank_mlp: int | None = Field(None, ge=0, le=512, title="Adapter rank, MLP", description="Rank in the MLP layers; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS)
+    adapter_rank_conditioner: int = Field(0, ge=0, le=512, title="Adapter rank, conditioner", description="IndexTTS2: rank in the last layers of the voice conditioner, which make speaker and emotion; 0 is none, so they act as in the base.", json_schema_extra=_ADAPTERS)
     adapter_rank_heads: int | None = Field(None, ge=0, le=512, title="Adapter rank, heads", description="Rank at the speech head; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS)
     adapter_scale: float = Field(2.0, gt=0.0, le=64.0, title="Adapter scale", description="Alpha divided by rank.", json_schema_extra=_ADAPTERS)
     adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.", json_schema_extra=_ADAPTERS)
