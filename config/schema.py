@@ -375,7 +375,7 @@ def _longest(value: float, info: ValidationInfo) -> float:
     return value
 
 
-_CHANNELS = {"suggestions": ["auto", "mix", "left", "right"]}
+_CHANNELS: dict[str, JsonValue] = {"suggestions": ["auto", "mix", "left", "right"]}
 _CHANNEL_HELP = "Of recordings with several channels: `auto` measures each and says what it found, `mix` is the mean of all; or one alone: `left` (1), `right` (2), or its number."
 
 

@@ -447,7 +447,7 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
     names = foreign.read_json(folder / records.ADAPTER / SETTINGS)["target_modules"] if (
         folder / records.ADAPTER).is_dir() else []
     if set(names) & set(split.lm.adapter_targets.get("conditioner", ())):
-        split.lm.module.recomputes_conditioning = True
+        setattr(split.lm.module, "recomputes_conditioning", True)  # noqa: B010  an attribute of IndexTTS2's network
     return extend_model(base, split.front_end, rows)
 
 

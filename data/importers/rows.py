@@ -183,8 +183,8 @@ class SourceRow:
     split: str = ""  # empty where the source names none
     begin_s: float = 0.0
     end_s: float | None = None
-    channel: str = AUTO  # the channel of the recording that a person chose, see `data.channels.Downmix.chosen`
     other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # see `ParsedUtterance`
+    channel: str = AUTO  # the channel of the recording that a person chose, see `data.channels.Downmix.chosen`
 
     @property
     def is_part(self) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -258,9 +258,9 @@ class UnifiedVoice(VoiceConditioner):
         # In 2.5 the vocoder decides the duration.
         timed = voice.duration_s and self.config.speaker
         stacked = self.config.stack_conditioning([{**voice.conditioning, **(duration if timed else {})}])
-        arrays = (getattr(stacked, part.name) for part in fields(stacked))
-        return self.embed_conditioning(VoiceConditioning(*(array if array is None else array.to(device)
-                                                           for array in arrays)))
+        arrays = {part.name: getattr(stacked, part.name) for part in fields(stacked)}
+        on_device = {name: array.to(device) for name, array in arrays.items() if array is not None}
+        return self.embed_conditioning(replace(stacked, **on_device))
 
     def embed_text(self, text_ids: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
         """Ids with start and stop (B, T) to (B, T, width); where keep (B,) is 0 only the positions remain."""

@@ -14,6 +14,7 @@ from core.model import tensor_files
 from models.indextts2.family import IndexTTS2
 from models.indextts2.unified_voice import conditioner_layers
 from tests import indextts2_world, indextts25_world
+from tests.trained import RUN, write_checkpoint
 from tests.worlds import Listener, export_options, train_and_certify, train_options
 
 WORLDS = {"indextts2": indextts2_world, "indextts25": indextts25_world}
@@ -39,8 +40,15 @@ def test_a_run_with_adapters_of_the_conditioner_keeps_its_certificate(family: st
         assert names, layer
         assert all(stored[name].abs().sum() > 0 for name in names), layer
 
-    export.run(export_options(run="run:adapted", export="adapted"), workspace, Listener(workspace.runs / "export"))
-    result_of_export = verification.verify(workspace, "export:adapted")
-    assert result_of_export.outcome is Outcome.PASSED, result_of_export.describe()
-    checks = {check.name: check.result for check in result_of_export.proof.checks}
-    assert (checks["export_reloads"], checks["merged_reloads"]) == ("passed", "passed")
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["indextts2", pytest.param("indextts25", marks=pytest.mark.slow)])
+def test_an_export_with_adapters_of_the_conditioner_is_loaded_again(family: str, tmp_path: Path) -> None:
+    workspace = WORLDS[family].extended_world(tmp_path / "workspace")
+    write_checkpoint(workspace, "gated", adapter_rank_conditioner=4)
+    export.run(export_options(run=f"run:{RUN}", export="adapted"), workspace, Listener(workspace.runs / "export"))
+    result = verification.verify(workspace, "export:adapted")
+    assert result.outcome is Outcome.PASSED, result.describe()
+    checks = {check.name: check.result for check in result.proof.checks}
+    names = ("base_logits", "frozen_tensors", "export_reloads", "merged_reloads")
+    assert [checks[name] for name in names] == ["passed"] * 4
