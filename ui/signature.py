@@ -33,9 +33,12 @@ def build(page: Page, subject: gr.Dropdown, chosen: Callable[[View], str]) -> No
     about = gr.HTML(elem_id="signature")
     upload = gr.File(file_count="single", type="filepath", height=100, elem_id="signature-upload",
                      label="Signature (signed.sha256.sig or signed.sha256.minisig)")
+    add = gr.Button("Add signature", size="md", elem_id="signature-add", scale=0, min_width=160)
+    held = gr.State("")  # the uploaded signature, a text in both formats
     notice = gr.HTML(elem_classes="notices")
     page.live.panel(about, lambda view: section(page.workspace, chosen(view)), TAB)
-    page.on(upload.upload, partial(_attach, page), [subject, upload], [notice, upload], files=True)
+    page.on(upload.upload, _read, [upload], [notice, held, upload], files=True)
+    page.on(add.click, partial(_attach, page), [subject, held], [notice, held])
 
     gr.HTML(element("h3", "Trusted makers"))
     signers = gr.HTML(elem_id="signers")
@@ -102,18 +105,27 @@ def _signers(workspace: Workspace) -> Html:
     return table(("Name", "Key"), rows) if rows else job_views.empty("Nobody is trusted yet.")
 
 
-def _attach(page: Page, reference: str, path: str | None) -> Sequence[object]:
-    """Put an uploaded signature into the chosen export."""
-    if not (reference or "").startswith("export:"):
-        raise UserError("No export is chosen.", "Choose an export above; runs are not signed.")
+def _read(path: str | None) -> Sequence[object]:
+    """The text of an uploaded signature, whose file is deleted then."""
     paths = [Path(path)] if path else []
     try:
         content = foreign.read_bytes(paths[0], maker_signature.MOST_BYTES) if paths else b""
-        folder = page.workspace.export(reference.removeprefix("export:"))
-        result = maker_signature.attach(page.workspace, folder, content)
     finally:
         source_preview.forget_upload(paths)
-    return [job_views.notice(result.describe(), "good"), None]
+    text = content.decode("utf-8", "replace")
+    return [job_views.notice("Uploaded. Press Add signature to put it into the export that is chosen above."), text,
+            None]
+
+
+def _attach(page: Page, reference: str, text: str) -> Sequence[object]:
+    """Put an uploaded signature into the chosen export."""
+    if not (reference or "").startswith("export:"):
+        raise UserError("No export is chosen.", "Choose an export above; runs are not signed.")
+    if not text:
+        raise UserError("No signature was uploaded.", "Sign signed.sha256, and upload the file that this makes.")
+    folder = page.workspace.export(reference.removeprefix("export:"))
+    result = maker_signature.attach(page.workspace, folder, text.encode())
+    return [job_views.notice(result.describe(), "good"), ""]
 
 
 def _trust(page: Page, name: str, key: str) -> Sequence[object]:

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from starlette.applications import Starlette
@@ -28,6 +30,7 @@ from tests.hostile.certified_world import EXPORT, copied, export_of, relist, sea
 from tests.trained import RUN
 from tests.worlds import Listener
 from ui import media, signature
+from ui.page import Page
 
 WEIGHTS = ("t3.safetensors", "t3-merged.safetensors", "codec.safetensors", "vocoder.safetensors",
            "recogniser.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json",
@@ -222,3 +225,29 @@ def test_who_signed_is_asked_before_the_certificate_is_computed_again(sender: Wo
     (export_of(elsewhere) / EXPORT_SUMS).write_text(json.dumps(sums), encoding="utf-8")
     assert check(elsewhere) == 0
     assert check(elsewhere, "--signer", "maker") == 0
+
+
+def test_the_page_takes_a_signature_that_was_made_elsewhere(tmp_path: Path, key: Path) -> None:
+    workspace = copied(tmp_path / "workspace")
+    page = cast(Page, SimpleNamespace(workspace=workspace))
+    content = TestClient(Starlette(routes=media.routes(workspace))).get(f"/{media.statement_url(EXPORT)}").content
+    (tmp_path / STATEMENT).write_bytes(content)
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", "lisan-export", str(tmp_path / STATEMENT)],
+                   check=True, capture_output=True)
+    _notice, text, upload = signature._read(str(tmp_path / f"{STATEMENT}.sig"))
+    assert upload is None
+    assert not (tmp_path / f"{STATEMENT}.sig").exists()
+    for reference, words in (("", "No export is chosen"), (f"run:{RUN}", "runs are not signed")):
+        with pytest.raises(UserError) as raised:
+            signature._attach(page, reference, str(text))
+        assert words in f"{raised.value.message} {raised.value.hint}"
+    with pytest.raises(UserError, match="No signature was uploaded"):
+        signature._attach(page, f"export:{EXPORT}", "")
+    with pytest.raises(UserError, match="no signature of the export"):
+        signature._attach(page, f"export:{EXPORT}", str(text).replace("A", "B"))
+    signature._trust(page, " maker ", key.with_suffix(".pub").read_text(encoding="utf-8"))
+    notice, _ = signature._attach(page, f"export:{EXPORT}", str(text))
+    assert "signed by maker" in str(notice)
+    assert "maker" in str(signature._signers(workspace))
+    signature._forget(page, "maker")
+    assert "Nobody is trusted yet" in str(signature._signers(workspace))
