@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from config import foreign
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import TrainOptions
 
 _SECTIONS = ("model", "data", "training", "train", "finetuning", "finetune", "optimizer", "optim", "logging",
              "validation", "paths", "dataset", "checkpoint", "scheduler")
@@ -158,6 +164,20 @@ def is_foreign(values: object) -> bool:
     own_names = {option for option, *_ in _OPTIONS.values()}
     typical = any(name in _SENTENCES or (name in _OPTIONS and name not in own_names) for name in names)
     return not ours and typical and known >= _KNOWN_AT_LEAST and (nested or known == len(names))
+
+
+def read(path: Path) -> Translation:
+    """The translation of a YAML file; `UserError` if it is none of another program, or a value is out of range here."""
+    try:
+        values = foreign.read_yaml(path)
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", "Give a YAML file of settings.") from error
+    if not is_foreign(values):
+        raise UserError(f"{path.name} has no keys of another training program, such as `learning_rate` in a section "
+                        "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
+    translation = translate(values)
+    parse_options(TrainOptions, dict(translation.options))
+    return translation
 
 
 def translate(values: Mapping[str, object]) -> Translation:

@@ -81,6 +81,15 @@ def _text(value: object) -> object:
     return "" if value is None else value
 
 
+def _channel(value: str) -> str:
+    """A channel of recordings: `auto`, `mix`, or a number from 1, with two words for the first two."""
+    text = value.strip().lower()
+    number = {"left": "1", "right": "2"}.get(text, text)
+    if number in ("auto", "mix") or (number.isdecimal() and number.isascii() and 1 <= int(number[:4]) <= 64):
+        return number if number in ("auto", "mix") else str(int(number))
+    raise ValueError(f"{value[:40]!r} is no channel: write auto, mix, left, right or a number from 1 to 64")
+
+
 def _language(value: str) -> str:
     """A language code in lower case, such as `am` or `pt-br`."""
     code = value.strip().lower().replace("_", "-")
@@ -217,6 +226,7 @@ def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
 
 
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
+Channel = Annotated[str, AfterValidator(_channel)]  # "auto", "mix" or the number of a channel
 LanguageCode = Annotated[str, AfterValidator(_language)]  # language code in lower case
 LanguageOrNothing = Annotated[str, _or_nothing(_language)]
 LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]
@@ -340,6 +350,7 @@ class TokenizerOptions(Options):
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Vocabulary size: tokens beyond single characters. Every character of the texts is always a token.")
     rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that ICU or num2words counts in, or your own; with commas between those of several languages; empty keeps the text.")
+    case: Literal["auto", "keep", "fold"] = Field("auto", title="Case", description="`fold` reads capitals as small letters (IndexTTS2: the reverse); `keep` makes them letters of their own, as in Ibibio (`bON` beside `bon`); `auto` keeps them if 2% of the dataset's words, and at least 5, have capitals within.")
     tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
 
@@ -383,6 +394,10 @@ def _longest(value: float, info: ValidationInfo) -> float:
     return value
 
 
+_CHANNELS: dict[str, JsonValue] = {"suggestions": ["auto", "mix", "left", "right"]}
+_CHANNEL_HELP = "Of recordings with several channels: `auto` measures each and says what it found, `mix` is the mean of all; or one alone: `left` (1), `right` (2), or its number."
+
+
 class ClipOptions(Options):
     """Length and audio processing of clips that are cut from long recordings."""
 
@@ -392,6 +407,7 @@ class ClipOptions(Options):
     lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Target loudness of each clip (ITU-R BS.1770), limited by its peak; 0 keeps the loudness.")
     sample_rate: SampleRate = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Resample clips to this rate; 0 keeps the recording's rate. Features are always extracted at the model's rate.")
     denoise: bool = Field(False, title="Denoise", description="Reduce steady noise, estimated from the pauses. Only for noisy recordings: it also alters the voice.")
+    channel: Channel = Field("auto", title="Channel", description=_CHANNEL_HELP, json_schema_extra=_CHANNELS)
     speakers: Literal["one", "recording", "folder"] = Field("one", title="Speakers", description="One speaker in all (`one`), per `recording`, or per `folder`.")
 
 
@@ -469,6 +485,7 @@ class PrepareOptions(Options):
     rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.", json_schema_extra=_CLEAN_UP)
     remove_unspoken: bool = Field(False, title="Remove unspoken text", description="Take out of the texts what is not spoken: sounds in brackets, tags, speaker labels, times. Without this they are reported and kept.", json_schema_extra=_CLEAN_UP)
     any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.", json_schema_extra=_CLEAN_UP)
+    channel: Channel = Field("auto", title="Channel", description=_CHANNEL_HELP, json_schema_extra=_CHANNELS)
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
     keep_edges: bool = Field(False, title="Keep silent edges", description="Keep all silence at the start and end of the clips. By default it is trimmed to 0.1 s, because a model that learns it begins its sentences with silence; the recordings themselves are not modified.", json_schema_extra=_CLEAN_UP)
@@ -571,6 +588,7 @@ class TrainOptions(Options):
     adapter: AdapterKind = Field("lora", title="Adapter type", description="`lora`; `dora`, which also trains weight magnitudes; `adalora`, which distributes a rank budget over the layers.", json_schema_extra=_ADAPTERS)
     adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank in the attention layers; with `adalora` the mean final rank. 0 is none.", json_schema_extra=_ADAPTERS)
     adapter_rank_mlp: int | None = Field(None, ge=0, le=512, title="Adapter rank, MLP", description="Rank in the MLP layers; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS)
+    adapter_rank_conditioner: int = Field(0, ge=0, le=512, title="Adapter rank, conditioner", description="IndexTTS2: rank in the last layers of the voice conditioner, which make speaker and emotion; 0 is none, so they act as in the base.", json_schema_extra=_ADAPTERS)
     adapter_rank_heads: int | None = Field(None, ge=0, le=512, title="Adapter rank, heads", description="Rank at the speech head; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS)
     adapter_scale: float = Field(2.0, gt=0.0, le=64.0, title="Adapter scale", description="Alpha divided by rank.", json_schema_extra=_ADAPTERS)
     adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.", json_schema_extra=_ADAPTERS)
@@ -903,6 +921,7 @@ class UnpackOptions(Options):
 
     archive: AbsolutePath = Field("", title="Archive", description="The TAR file, as packed by Lisan.", json_schema_extra={"positional": True})
     save_as: NameOrNothing = Field("", title="Name in the workspace", description="Another name for the export; empty is its own. A run keeps its id.")
+    signer: str = Field("", max_length=20_000, title="Signed by", description="Import an export only if this maker signed it: a name of the workspace's trusted makers, or a public key of OpenSSH or minisign.")
 
 
 class PushOptions(Options):

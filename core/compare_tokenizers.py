@@ -16,7 +16,7 @@ from core.library import model_info
 from core.library.catalog import family_of
 from core.model.loading import load_front_end
 from core.text import pasted_text, script_coverage, text_rules
-from core.text.pieces import import_pieces
+from core.text.pieces import import_pieces, normaliser_for
 from core.text.tokenizer_comparison import (
     ALGORITHMS,
     ComparedTexts,
@@ -49,7 +49,8 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
         raise UserError(f"The dataset {options.dataset!r} holds several languages ({language}); tokenizers are "
                         "compared on one.", "Choose a dataset of one language.")
     rules, rules_from = _rules(options, workspace, base, language, reporter)
-    reader = base.extended(language, base.normaliser_for(language), [], [], rules)
+    normaliser = normaliser_for(base, dataset, language)
+    reader = base.extended(language, normaliser, [], [], rules)
 
     with stage(reporter, "read"):
         given_sentences = _sentences(options.text, reader, language)
@@ -59,7 +60,7 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
             raise UserError(f"The dataset {dataset.card.name!r} has no training text to learn from.",
                             "Prepare a dataset that has some.")
         texts = ComparedTexts(language, train, held_out, tuple(normal for _, normal in given_sentences),
-                              sum(clip.duration_s for clip in dataset.clips))
+                              sum(clip.duration_s for clip in dataset.clips), normaliser)
 
     with stage(reporter, "compare"):
         imported_pieces = import_pieces(base, options.tokenizer_file) if options.tokenizer_file else None

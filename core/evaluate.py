@@ -167,10 +167,11 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
             if name.startswith("export:"):
                 export = resolve(workspace, name).folder
                 records.check_export_files(export)
-                is_own = verification.is_own(workspace, certificate.read(export / certificate.CERTIFICATE))
-                evaluation_report.attach(export, reporter.directory, report, name)
-                if is_own:  # a sender's certificate has no signature of this workspace, before and after
-                    verification.sign_file(workspace, export / certificate.CERTIFICATE)
+                proof = certificate.read(export / certificate.CERTIFICATE)
+                changed = evaluation_report.attach(export, reporter.directory, report, name, proof)
+                # A sender's certificate has no signature of this workspace, before and after.
+                if verification.is_own(workspace, proof):
+                    certificate.write(export / certificate.CERTIFICATE, verification.sign(workspace, changed))
                 write_sums(export)
     result: Result = {"clips": len(measured), "report": evaluation_report.HTML, "seconds": report.seconds}
     for name, by_language in estimates.items():

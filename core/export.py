@@ -178,12 +178,11 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         evaluated = evaluation_report.find(workspace, record.run, record.step)
         if evaluated:
-            evaluation_report.attach(aside, *evaluated)
+            proof = evaluation_report.attach(aside, *evaluated, proof)
 
         # The hashes are listed last, when every file is written.
         subject = verification.Subject.of_export(aside)
-        proof = verification.bind(workspace, certificate.read(subject.certificate),
-                                  verification.certified_files(subject))
+        proof = verification.bind(workspace, proof, verification.certified_files(subject))
         certificate.write(subject.certificate, proof)
         write_sums(aside)
         records.check_export_files(aside)

@@ -331,7 +331,7 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
                             verbalize=reading.verbalize, folder=gathered.made,
                             remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges,
-                            check_all=check_all)
+                            channel=options.channel, check_all=check_all)
     notes = imported.notes
     if old is not None:
         rows, findings, note = merge_rows(old, rows, public_name(options.source), gathered.made)
@@ -391,7 +391,8 @@ class _CheckingWorker:
     @classmethod
     def load(cls, options: PrepareOptions, style: Style, workspace: Workspace, _reporter: Reporter) -> _CheckingWorker:
         reading = _readings(options, style, workspace)[options.language.partition(",")[0]]
-        return cls(RowChecker(reading, remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges))
+        return cls(RowChecker(reading, remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges,
+                              channel=options.channel))
 
     def check(self, batch: Sequence[SourceEntry]) -> list[RowCheck | None]:
         return [self.checker.check(entry) if isinstance(entry, SourceRow) else None for entry in batch]

@@ -17,7 +17,7 @@ from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import model_info
 from core.model.loading import load_front_end
 from core.text import text_rules
-from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
+from core.text.pieces import Pieces, import_pieces, normaliser_for, train_pieces, with_all_characters
 from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, unused_pieces_warning
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalisers
@@ -74,7 +74,9 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
         extended = FrontEnd.load(target)
         training = PieceTraining(earlier.algorithm, earlier.merges_asked, earlier.merges_learned)
     elif not options.variant_of:
-        extended, training = merge(base, pieces, rules, options.byte_fallback)
+        extended, training = merge(base, dataset, pieces, rules, options)
+        for code in pieces:
+            _show_case(base, extended, dataset, code, options, reporter)
     check_stop(reporter, "Stopped before the tokenizer was written.")
 
     with stage(reporter, "check"):
@@ -138,7 +140,8 @@ def _pieces_file(target: Path, dataset: PreparedDataset, language: str) -> Path:
 def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOptions, language: str,
                 rules: TextRules | None = None) -> Pieces:
     """Characters of all of a language's text, and merges trained on its training text or read from a file."""
-    reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
+    # The text is read as in training.
+    reader = base.extended(language, normaliser_for(base, dataset, language, options.case), [], [], rules)
     train, held_out, test = ([reader.normalise(clip.text, language) for clip in dataset.split(part, language)]
                              for part in SPLITS)
     if options.tokenizer_file:
@@ -149,16 +152,33 @@ def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOpti
     return with_all_characters(pieces, (*train, *held_out, *test))
 
 
-def merge(base: FrontEnd, pieces: Mapping[str, Pieces], rules: Mapping[str, TextRules | None],
-          byte_fallback: bool = False) -> tuple[FrontEnd, PieceTraining]:
+def merge(base: FrontEnd, dataset: PreparedDataset, pieces: Mapping[str, Pieces],
+          rules: Mapping[str, TextRules | None], options: TokenizerOptions) -> tuple[FrontEnd, PieceTraining]:
     """`base` with the languages of `pieces`, one after the other, and how their pieces were trained."""
     extended = base
     for language, learned in pieces.items():
-        extended = extended.extended(language, base.normaliser_for(language), learned.characters, learned.merges,
-                                     rules[language], byte_fallback)
+        normaliser = normaliser_for(base, dataset, language, options.case)
+        extended = extended.extended(language, normaliser, learned.characters, learned.merges, rules[language],
+                                     options.byte_fallback)
     *_, last = pieces.values()
     return extended, PieceTraining(last.algorithm, last.merges_asked * len(pieces),
                                    sum(learned.longer_than_one for learned in pieces.values()))
+
+
+def _show_case(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, language: str, options: TokenizerOptions,
+               reporter: Reporter) -> None:
+    """Say whether case is kept, and who does not keep it."""
+    case = normalisers.measure_case(clip.text for clip in dataset.clips if clip.language == language)
+    share = f"{case.within} of {case.words} words have capitals within, such as {case.example!r}"
+    if not extended.normaliser_for(language).endswith(normalisers.CASED):
+        if case.is_spelling:
+            reporter.emit(WarningRaised(f"{language}: {share}, and case is folded as chosen: {case.example!r} is read "
+                                        f"as {case.example.lower()!r}."))
+        return
+    reporter.emit(Plan((f"{language}: case is kept; {share}." if case.within else f"{language}: case is kept.",)))
+    if base.style in ("chatterbox", "indextts2"):
+        reporter.emit(WarningRaised(f"{language}: the published programs of this family fold the case of every text, "
+                                    "so only Lisan reads this language as it was trained."))
 
 
 def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, reporter: Reporter) -> None:

@@ -22,8 +22,9 @@ from core.jobs.job import load_job_directory
 from core.jobs.reporter import Reporter, size_text, stage
 from core.jobs.state import JobReader
 from core.jobs.verbs import RUN_VERBS
-from core.library import records, verification
+from core.library import maker_signature, records, verification
 from core.library.certificate import CERTIFICATE
+from core.library.maker_signature import MakerSignature
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.library.verification import Outcome
 from core.pack import (
@@ -98,6 +99,9 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
             # Each item is checked before it takes its name.
             for item, folder in folders.items():
                 _check_item(item, folder)
+            signature = _check_signature(workspace, options, manifest.items[0], folders)
+            if signature is not None and signature.bad:
+                reporter.emit(WarningRaised(signature.describe()))
 
     # The sender may have left out what the items need.
     absent = [f"{name}: {how}" for name, how in manifest.missing.items()
@@ -107,11 +111,25 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
     main = manifest.items[0]
     outcome = _verify(workspace, main, names[main], reporter)
     return {**({"certificate": outcome.value} if outcome else {}),
+            **({"signature": signature.describe()} if signature else {}),
             "item": f"{main.kind}:{names[main]}",
             "imported": ", ".join(f"{item.kind}:{names[item]}" for item in new_items),
             "here_already": ", ".join(item.reference for item in existing), "files": len(manifest.files),
             "bytes": total, "missing": ", ".join(name for name in manifest.missing
                                                  if not parse(name).path(workspace).exists())}
+
+
+def _check_signature(workspace: Workspace, options: UnpackOptions, main: Item,
+                     folders: Mapping[Item, Path]) -> MakerSignature | None:
+    """What the maker's signature says of the export; None for a run. `UserError` unless `signer` signed it."""
+    if main.kind != "export":
+        if options.signer:
+            raise UserError(f"{main.reference} is a run, and only exports are signed by their makers.",
+                            "Leave the signer out, or ask for a signed export.")
+        return None
+    if options.signer:
+        return maker_signature.require(workspace, folders[main], options.signer)
+    return maker_signature.check(workspace, folders[main])
 
 
 def _verify(workspace: Workspace, main: Item, name: str, reporter: Reporter) -> Outcome | None:

@@ -6,11 +6,13 @@ is measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
 
+AUTO, MIX = "auto", "mix"
+"""What a person may choose beside the number of a channel, from 1: by the measures, or the mean of all."""
 OFFSET_LIMIT = 0.01  # fraction of full scale; a larger constant offset is a finding
 _OFFSET = 1e-3  # fraction of full scale; a smaller offset is left, as no recording of a voice has a mean of exactly 0
 _CHANCE = 5.0  # standard errors of the mean, so that the mean of a short noise is not taken for an offset
@@ -35,6 +37,7 @@ class Mix(Enum):
     OUT_OF_PHASE = "out of phase"
     DIFFERENT = "different sound"  # two speakers, or speech and music
     WEIGHTED = "weighted"  # weights are those of the layout's standard
+    CHOSEN = "chosen"  # by a person
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,28 @@ class Downmix:
     offsets: tuple[float, ...] = (0.0,)  # fractions of full scale; 0 if not worth subtracting
     between: tuple[int, int] = (0, 0)  # the two channels that were compared, from 0
     correlation: float = 1.0  # correlation of these two
-    full_scale_share: float = 0.0  # share of samples, before the offset was subtracted
+    full_scale_shares: tuple[float, ...] = (0.0,)  # of each channel's samples, before the offset was subtracted
+
+    @property
+    def full_scale_share(self) -> float:
+        """The largest share of samples at full scale of a channel that is used."""
+        return max(share for share, weight in zip(self.full_scale_shares, self.weights, strict=True) if weight)
+
+    def chosen(self, channel: str) -> Downmix:
+        """This, or the channel or mix that a person chose; `ValueError` if there is no such channel.
+
+        A recording with one channel is used as it is, whatever was chosen for all recordings of a source.
+        """
+        count = len(self.weights)
+        # Where the mean of all is used anyway, the file may stay as it is.
+        if channel == AUTO or count == 1 or (channel == MIX and self.mix is Mix.PLAIN):
+            return self
+        if channel == MIX:
+            return replace(self, mix=Mix.CHOSEN, weights=(1 / count,) * count)
+        number = int(channel)
+        if not 1 <= number <= count:
+            raise ValueError(f"it has {count} channels, and channel {number} was chosen")
+        return replace(self, mix=Mix.CHOSEN, weights=tuple(float(index + 1 == number) for index in range(count)))
 
     @property
     def largest_offset(self) -> float:
@@ -115,14 +139,15 @@ class ChannelStatistics:
     def downmix(self) -> Downmix:
         """How to make the waveform."""
         if not self.samples:
-            return Downmix(weights=(1 / self.channels,) * self.channels, offsets=(0.0,) * self.channels)
+            silence = (0.0,) * self.channels
+            return Downmix(weights=(1 / self.channels,) * self.channels, offsets=silence, full_scale_shares=silence)
         offsets = self._totals / self.samples
         covariance = self._products / self.samples - np.outer(offsets, offsets)
         weights, mix, between, correlation = self._choose(covariance, offsets)
         errors = np.sqrt(np.maximum(0.0, self._squares / self.samples - offsets**2) / self.samples)
         offsets = np.where(np.abs(offsets) > np.maximum(_OFFSET, _CHANCE * errors), offsets, 0.0)
-        full = max(share for share, weight in zip(self._full / self.samples, weights, strict=True) if weight)
-        return Downmix(mix, tuple(map(float, weights)), tuple(map(float, offsets)), between, correlation, float(full))
+        return Downmix(mix, tuple(map(float, weights)), tuple(map(float, offsets)), between, correlation,
+                       tuple(map(float, self._full / self.samples)))
 
     def _choose(self, covariance: np.ndarray,
                 offsets: np.ndarray) -> tuple[np.ndarray, Mix, tuple[int, int], float]:

@@ -5,14 +5,19 @@ which one a new language gets: `words` (the built-in model: letters and spaces),
 NFKD), `indextts2` (the same in upper case, composed) or `indextts25` (the same, composed). The base languages of
 Chatterbox and IndexTTS2 have their own, which give the published ids. Nothing that is spoken is dropped,
 so the tokenizer can report unknown characters; `dropped` lists characters that were left out.
+
+A name that ends in `-cased` keeps the case of a new language whose capitals are letters of their own, such as bON and
+bon of Ibibio. IndexTTS2's base has rows for capitals, so there the case is exchanged: small letters get these rows.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 from config.errors import MissingTool, UserError
@@ -23,6 +28,8 @@ from data.languages.words import (
     REPLACED_MARKS,
     SPOKEN_PUNCTUATION,
     ScriptKind,
+    case_exchanged,
+    composed,
     lower_composed,
     punctuated,
     script_kind,
@@ -48,7 +55,13 @@ _LIBRARIES: Mapping[str, Callable[[], str]] = {
     **{f"indextts25-{code}": lambda: indextts2_normaliser.rules_version() for code in ("zh", "en")},
     SPANISH25: lambda: indextts2_normaliser.spanish_rules_version(),
 }  # the package that writes out numbers, by normaliser
-NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)
+CASED = "-cased"
+NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25,
+               *(f"{name}{CASED}" for name in (*KINDS, *_NEW, *_NEW_UPPER, *_NEW_COMPOSED)))
+_LETTERS = re.compile(r"(?:[^\W\d_]|[\u0300-\u036f])+")
+_CASE_SHARE, _FEWEST_CASED = 0.02, 5
+"""Share and number of words with capitals within from which they are an orthography. Names such as McDonald are 0 of
+75,952 words of the Universal Declaration of Human Rights in 40 languages."""
 DATA_FILES = (CODES_FILE,)  # files of a model that a normaliser may need
 _NO_FILES: Mapping[str, bytes] = {}
 
@@ -58,12 +71,14 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
 
     `UserError` for an unknown name, or if a package or file is missing.
     """
-    if name in _NEW:
-        return punctuated(text, _NEW[name])
-    if name in _NEW_UPPER:
-        return upper_composed(punctuated(text, _NEW_UPPER[name]), _NEW_UPPER[name])
-    if name in _NEW_COMPOSED:
-        return unicodedata.normalize("NFC", punctuated(text, _NEW_COMPOSED[name]))
+    new, keep_case = name.removesuffix(CASED), name.endswith(CASED)
+    if new in _NEW:
+        return punctuated(text, _NEW[new], keep_case=keep_case)
+    if new in _NEW_UPPER:
+        marked = punctuated(text, _NEW_UPPER[new], keep_case=keep_case)
+        return (case_exchanged if keep_case else upper_composed)(marked, _NEW_UPPER[new])
+    if new in _NEW_COMPOSED:
+        return unicodedata.normalize("NFC", punctuated(text, _NEW_COMPOSED[new], keep_case=keep_case))
     if name == INDEXTTS2:
         return indextts2_normaliser.normalise(text)
     if name in INDEXTTS25:
@@ -72,7 +87,42 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
         return chatterbox_normaliser.normalise_multilingual(text, _BASE[name], files)
     if name == _ENGLISH:
         return chatterbox_normaliser.normalise_english(text)
-    return words(text, _kind(name))
+    return words(text, _kind(new), keep_case=keep_case)
+
+
+@dataclass(frozen=True)
+class CaseUse:
+    """How texts use capitals: what tells an orthography whose capitals are letters of their own from names."""
+
+    words: int
+    within: int  # words with a capital after a small letter, such as bON
+    pairs: int  # other words that differ from one of these in nothing but case, such as bon
+    example: str = ""  # a word of the first kind, of such a pair if there is one
+
+    @property
+    def is_spelling(self) -> bool:
+        """Whether case is part of the spelling, so that a new language keeps it."""
+        return self.within >= max(_FEWEST_CASED, _CASE_SHARE * self.words)
+
+
+def measure_case(texts: Iterable[str]) -> CaseUse:
+    """Count the words of `texts` whose case may be spoken."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_LETTERS.findall(unicodedata.normalize("NFC", text)))
+    within = {word: count for word, count in counts.items() if has_capital_within(word)}
+    lowered = {word.lower(): word for word in within}
+    pairs = Counter[str]()
+    for word, count in counts.items():
+        if word not in within and word.lower() in lowered and not word.isupper():
+            pairs[word.lower()] += count
+    example = lowered[next(iter(pairs))] if pairs else next(iter(within), "")
+    return CaseUse(counts.total(), sum(within.values()), pairs.total(), example)
+
+
+def has_capital_within(word: str) -> bool:
+    """Whether a capital follows a small letter in a word."""
+    return any(character.islower() and following.isupper() for character, following in pairwise(word))
 
 
 @dataclass(frozen=True)
@@ -134,7 +184,8 @@ def for_language(code: str, style: Style = "words") -> str:
 def for_other_language(name: str, code: str) -> str:
     """The normaliser that is to another new language what `name` is to one."""
     style_of, new, _ = name.rpartition("-new-")
-    return f"{style_of}{new}{script_kind(code)}" if new or name in KINDS else name
+    cased = CASED if name.endswith(CASED) else ""
+    return f"{style_of}{new}{script_kind(code)}{cased}" if new or name.removesuffix(CASED) in KINDS else name
 
 
 def for_base_language(code: str, multilingual: bool) -> str:
@@ -146,15 +197,16 @@ def for_base_language(code: str, multilingual: bool) -> str:
 
 def dropped(text: str, name: str) -> dict[str, int]:
     """Visible characters of `text` that the normaliser `name` of a new language leaves out, with their counts."""
-    kind = {**_NEW, **_NEW_UPPER, **_NEW_COMPOSED}.get(name)
-    composed = lower_composed(text, kind or _kind(name))
+    new, keep_case = name.removesuffix(CASED), name.endswith(CASED)
+    kind = {**_NEW, **_NEW_UPPER, **_NEW_COMPOSED}.get(new)
+    whole = (composed if keep_case else lower_composed)(text, kind or _kind(new))
     if kind:
-        composed = "".join(
-            character for character in unicodedata.normalize("NFKD", composed)
+        whole = "".join(
+            character for character in unicodedata.normalize("NFKD", whole)
             if character not in KEPT_MARKS and character not in REPLACED_MARKS
         )
-    remaining = Counter(punctuated(text, kind) if kind else normalise(text, name))
-    lost = Counter(character for character in composed if not character.isspace())
+    remaining = Counter(punctuated(text, kind, keep_case=keep_case) if kind else normalise(text, name))
+    lost = Counter(character for character in whole if not character.isspace())
     lost.subtract({character: count for character, count in remaining.items() if character != " "})
     return {character: count for character, count in sorted(lost.items()) if count > 0}
 

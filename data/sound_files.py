@@ -26,7 +26,7 @@ import soxr
 from config import confinement
 from config.errors import UserError
 from data import ffmpeg_audio, sound_containers
-from data.channels import OFFSET_LIMIT, ChannelStatistics, Downmix, Mix
+from data.channels import AUTO, OFFSET_LIMIT, ChannelStatistics, Downmix, Mix
 from data.measures import Measures, Samples, gain_to, integrated_loudness
 from data.sound_containers import ContainerFacts
 
@@ -91,8 +91,8 @@ class SoundFacts:
             message = f"{channels} are out of phase ({correlation}); channel {used} is used"
             findings.append(SoundFinding("channels", message))
         elif mix.mix is Mix.DIFFERENT:
-            message = (f"{channels} hold different sound ({correlation}), such as two speakers; they are mixed. Give "
-                       "each channel as a file with its own text")
+            message = (f"{channels} hold different sound ({correlation}), such as two speakers; they are mixed. Choose "
+                       "a channel (--channel), or give each as a file with its own text")
             findings.append(SoundFinding("channels", message))
         return findings
 
@@ -126,9 +126,10 @@ def read_samples(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[np
     return statistics.downmix().apply(samples), rate
 
 
-def read_sound(path: Path, longest_s: float = math.inf) -> Sound:
+def read_sound(path: Path, longest_s: float = math.inf, channel: str = AUTO) -> Sound:
     """The recording at `path`, or its first `longest_s` seconds; its facts are those of all of it.
 
+    `channel`: see `Downmix.chosen`.
     What libsndfile does not read to its end is decoded by ffmpeg. `UserError` for a file that is not sound, or of which
     only a part can be decoded.
     """
@@ -146,10 +147,11 @@ def read_sound(path: Path, longest_s: float = math.inf) -> Sound:
     if longest_s < math.inf:
         samples = samples[:round(longest_s * facts.sample_rate)]
     _require_finite(samples, path, 0, facts.sample_rate)
+    facts = _with_channel(facts, channel, path)
     return Sound(facts.downmix.apply(samples), facts)
 
 
-def examine(path: Path) -> SoundFacts:
+def examine(path: Path, channel: str = AUTO) -> SoundFacts:
     """The facts of the recording at `path`, which is decoded once from start to end."""
     stamp = _stamp(path)
     with _facts_lock:
@@ -160,7 +162,16 @@ def examine(path: Path) -> SoundFacts:
             while len(_facts) >= _MOST_FACTS:
                 del _facts[next(iter(_facts))]
             _facts[stamp] = facts
-    return facts
+    return _with_channel(facts, channel, path)
+
+
+def _with_channel(facts: SoundFacts, channel: str, path: Path) -> SoundFacts:
+    """The facts with the channel that a person chose; `UserError` if the recording does not have it."""
+    try:
+        return replace(facts, downmix=facts.downmix.chosen(channel))
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}.",
+                        "Choose auto, mix, or the number of a channel that each recording has.") from error
 
 
 _MOST_FACTS = 256
@@ -406,14 +417,14 @@ def duration_and_rate(path: str | Path) -> tuple[float, int]:
     return facts.duration_s, facts.sample_rate
 
 
-def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[bytes, int]:
+def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None, channel: str = AUTO) -> tuple[bytes, int]:
     """The part of a sound file from `begin_s` to `end_s` (None: its end), as the bytes of a FLAC file.
 
     The rate stays, and so do the channels if their mean is the waveform, and 16 bits a sample if the file has no more:
     the same part always has the same bytes. The second value is how many samples were above full scale, which FLAC
     cannot hold, and were cut to it.
     """
-    facts = examine(Path(path))
+    facts = examine(Path(path), channel)
 
     with _opened(_readable(Path(path), facts), path) as file:
         rate, length = file.samplerate, round(facts.duration_s * file.samplerate)
@@ -484,6 +495,15 @@ def _unreadable(path: str | Path, error: Exception) -> UserError:
     )
 
 
+def write_channel(path: Path, channel: str, target: Path) -> None:
+    """Write the chosen channel or mix of a recording as a mono FLAC file, block by block."""
+    facts = examine(path, channel)
+    subtype = "PCM_24" if facts.subtype in _DEEP else "PCM_16"
+    with soundfile.SoundFile(target, "w", facts.sample_rate, 1, subtype, format="FLAC") as file:
+        for block in read_blocks(path, channel=channel):
+            file.write(block)
+
+
 def encode_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
     """Waveform (S,) as the bytes of a 24-bit FLAC file, clipped to [-1, 1]."""
     target = io.BytesIO()
@@ -491,9 +511,9 @@ def encode_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
     return target.getvalue()
 
 
-def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
+def read_blocks(path: Path, block_s: float = _BLOCK_S, channel: str = AUTO) -> Iterator[np.ndarray]:
     """A recording in order as mono blocks (S,) float32 at its own rate."""
-    facts = examine(path)
+    facts = examine(path, channel)
     with _opened(_readable(path, facts), path) as file:
         start = 0
         for block in _raw_blocks(file, block_s):

@@ -16,7 +16,8 @@ _STARRED_KIND = "text in * *"
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("HTML entities", re.compile(r"&(?:[A-Za-z]{2,10}|#\d{1,6}|#[xX][0-9A-Fa-f]{1,5});")),
     ("tags in < >", re.compile(r"</?[A-Za-z|][^<>]{0,200}>|<\d[\d:.]*>")),
-    ("times", re.compile(rf"[\[(]?\s*(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})\s*"
+    # No space is looked for in front of a time but behind its bracket: a run of spaces would take quadratic time.
+    ("times", re.compile(rf"(?:[\[(]\s{{0,9}})?(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})\s*"
                          rf"(?:-{{1,2}}>\s*(?:{_TIME}|[\d:.]+))?\s*[\])]?"
                          r"|[\[(]\d{1,3}:\d{2}[\])]|^\s*0\d?:\d{2}\s+(?=[^\W\d])")),
     ("text in [ ]", re.compile(r"\[[^\[\]]{1,200}\]|【[^【】]{1,200}】")),

@@ -9,31 +9,29 @@ import hashlib
 import io
 import json
 import math
-import re
 import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from config import confinement
 from config.errors import UserError
+from data.channels import AUTO
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
 from data.measures import silence_at_ends
-from data.normalisers import TextNormaliser, dropped, is_mark
+from data.normalisers import TextNormaliser, dropped, is_mark, measure_case
 from data.sound_files import cut_to_flac, examine, read_samples, read_sound, silence_to_trim, to_flac
 from data.text_match import TextMatch, match_texts, text_length
 from data.unspoken_text import UnspokenSigns, without_signs
 
 _MAX_NAMED = 12  # characters
 _APOSTROPHES = "'\u02bb\u02bc\u2018\u2019\u02bf\u02be\ua78b\ua78c\u02b9\u02ca\u2035`\u00b4"
-_LETTERS = re.compile(r"(?:[^\W\d_]|[\u0300-\u036f])+")
-_CASE_SHARE = 0.02  # share of words; names such as McDonald have capitals within too
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
@@ -145,10 +143,11 @@ def with_more(findings: Sequence[ValidationFinding],
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda entries: None, verbalize: Callable[[str], str] = str,
              folder: Path | None = None, *, remove_unspoken: bool = False, keep_edges: bool = True,
-             check_all: CheckAll | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             channel: str = AUTO, check_all: CheckAll | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries checked so far.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
+    `channel`: the channel of each recording that a person chose.
     `remove_unspoken`: remove from the texts what `data.unspoken_text` finds. The whole clip is checked; without
     `keep_edges` the silence at its ends is trimmed. `check_all` checks the rows, in several processes for example.
     """
@@ -163,7 +162,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     columns: dict[str, array[float]] = {}  # lengths of the texts in columns that were not read
     # `first_use` holds location and text by hash, `recordings` the location by path.
     with DiskDict() as first_use, DiskDict() as recordings:
-        checker = RowChecker(reading, limits, remove_unspoken, keep_edges)
+        checker = RowChecker(reading, limits, remove_unspoken, keep_edges, channel)
         for entry, check in (check_all or _one_by_one(checker))(entries):
             if isinstance(entry, SourceNote):
                 warnings.add(ValidationFinding("source", entry.location, entry.reason))
@@ -284,10 +283,12 @@ class RowChecker:
     limits: ClipCheckLimits = ClipCheckLimits()
     remove_unspoken: bool = False
     keep_edges: bool = True
+    channel: str = AUTO
 
     def check(self, row: SourceRow) -> RowCheck:
         """The row with its findings."""
         limits = self.limits
+        row = replace(row, channel=self.channel)
         if self.remove_unspoken:
             row = replace(row, text=without_signs(row.text))
         row, text_warnings = _without_controls(row)
@@ -309,7 +310,7 @@ class RowChecker:
                 message = message.removeprefix(f"{row.audio} ")
             return RowCheck(errors=(ValidationFinding("not audio", row.location, message.removesuffix(".")),),
                             text_warnings=text_warnings)
-        facts = examine(row.audio)
+        facts = examine(row.audio, row.channel)
         if stored is None:
             finding = ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}")
             return RowCheck(errors=(finding,), text_warnings=text_warnings)
@@ -374,9 +375,9 @@ def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
     A file stays as it is where every program reads the same sound from it, else it becomes mono FLAC.
     """
     if row.is_part:
-        content, above = cut_to_flac(row.audio, row.begin_s, row.end_s)
+        content, above = cut_to_flac(row.audio, row.begin_s, row.end_s, row.channel)
         return StoredClip(content, above, *read_samples(io.BytesIO(content), name=row.audio))
-    sound = read_sound(row.audio, longest_s)
+    sound = read_sound(row.audio, longest_s, row.channel)
     if sound.facts.duration_s > longest_s:
         return None
     if not sound.facts.is_plain:
@@ -453,10 +454,8 @@ def _report(entry_count: int, valid: Sequence[CheckedRow], reading: TextNormalis
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     duration_s = 0.0
-    mixed_case: Counter[str] = Counter()
     for row in valid:
         characters.update(row.normal)
-        mixed_case.update(_words_with_capitals_within(row.row.text))
         lost.update(dropped(reading.verbalize(row.row.text), reading.normaliser))
         duration_s += row.duration_s
 
@@ -464,17 +463,11 @@ def _report(entry_count: int, valid: Sequence[CheckedRow], reading: TextNormalis
     return ValidationReport(entry_count, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
                             dict(sorted(lost.items())),
                             errors, with_more(warnings, [*_text_warnings(valid, spoken_counts, limits),
-                                                  *_spelling_warnings(valid, spoken_counts, mixed_case)]))
+                                                  *_spelling_warnings(valid, spoken_counts)]))
 
 
-def _words_with_capitals_within(text: str) -> list[str]:
-    """Words such as `bON`, with a capital after a small letter."""
-    return [word for word in _LETTERS.findall(unicodedata.normalize("NFC", text))
-            if any(character.islower() and following.isupper() for character, following in pairwise(word))]
-
-
-def _spelling_warnings(valid: Sequence[CheckedRow], spoken_counts: Mapping[str, int],
-                       mixed_case: Mapping[str, int]) -> list[ValidationFinding]:
+def _spelling_warnings(valid: Sequence[CheckedRow],
+                       spoken_counts: Mapping[str, int]) -> list[ValidationFinding]:
     """Several signs for one apostrophe, and capitals that are letters of their own."""
     findings = []
 
@@ -485,33 +478,18 @@ def _spelling_warnings(valid: Sequence[CheckedRow], spoken_counts: Mapping[str, 
                    "letter, spell them alike, in a text rule or in the texts; each is learnt as a letter of its own")
         findings.append(ValidationFinding("apostrophes", "", message))
 
-    if not mixed_case:
+    # Without pairs, a few words are names rather than an orthography.
+    case = measure_case(row.row.text for row in valid)
+    if not case.within or not (case.pairs or case.is_spelling):
         return findings
-
-    # Count the words that differ from a word with capitals within in nothing but case.
-    words, pairs, first_place = 0, Counter[str](), ""
-    lowered = {word.lower(): word for word in mixed_case}
-    for row in valid:
-        for word in _LETTERS.findall(unicodedata.normalize("NFC", row.row.text)):
-            words += 1
-            if word in mixed_case:
-                first_place = first_place or row.row.location
-            elif word.lower() in lowered and not word.isupper():
-                pairs[word.lower()] += 1
-    count = sum(mixed_case.values())
-
-    # Without such pairs, a few words are names rather than an orthography.
-    if not pairs and count < _CASE_SHARE * words:
-        return findings
-    example = lowered[next(iter(pairs))] if pairs else next(iter(mixed_case))
-    # The warning concerns only normalisers that drop case.
-    keeps_case = any(any(map(str.isupper, row.normal)) and any(map(str.islower, row.normal)) for row in valid)
-    if not keeps_case:
-        merged = f"{example!r} is read as {example.lower()!r}"
-        message = (f"{count} words have capitals within, such as {example!r}, as in orthographies whose capitals are "
-                   f"letters of their own. {merged}: write such a letter by a small one (in a text rule, such as N as "
-                   "ŋ) if case is spoken")
-        findings.append(ValidationFinding("case", first_place, message))
+    location = next((row.row.location for row in valid
+                     if case.example in unicodedata.normalize("NFC", row.row.text)), "")
+    found = (f"{case.within} words have capitals within, such as {case.example!r}, as in orthographies whose capitals "
+             "are letters of their own")
+    message = (f"{found}. A tokenizer of these texts keeps their case (its option case)" if case.is_spelling else
+               f"{found}. {case.example!r} is read as {case.example.lower()!r}: if case is spoken, keep it (option "
+               "case of the tokenizer), or write such a letter by a small one (in a text rule, such as N as ŋ)")
+    findings.append(ValidationFinding("case", location, message))
     return findings
 
 

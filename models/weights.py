@@ -9,7 +9,6 @@ and numbers of numpy and refuses everything else, so that an untrusted file cann
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from config import foreign
 from config.errors import ErrorKind, UserError
 from config.foreign import cached_by_file
 from config.schema import WEIGHT_SUFFIXES
@@ -301,10 +301,10 @@ def _find_in_folder(folder: Path) -> Path:
 def _shards(index: Path) -> list[Path]:
     """Files that an index of shards names."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(foreign.read_json(index)["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} is no index of shards: {error!r}.", _GET_FILE_AGAIN) from error
-    outside = [name for name in names if Path(str(name)).name != name]
+    outside = [name for name in names if name in ("", "..") or Path(str(name)).name != name]
     if outside:
         raise UserError(f"{index} names {outside[0]!r}, which lies outside of its folder.", "Do not use it.")
     return [index.parent / name for name in names]

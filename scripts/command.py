@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, Any, NoReturn, ParamSpec, get_args
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.arguments import add_arguments, given_values, merged
 from config.errors import ErrorKind, UserError, without_code_marks
 from config.loading import parse_options
@@ -494,3 +495,7 @@ def discard_output(stream: IO[str]) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+if __name__ == "__main__":
+    print("This file is no command. The commands: python -m scripts")

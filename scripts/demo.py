@@ -10,6 +10,7 @@ import dataclasses
 import json
 from typing import Any
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
 from core.jobs.job import create_job

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core import machine_check
 from core.jobs.state import JobState
 from scripts import command

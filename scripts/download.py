@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.jobs.state import JobState
 from scripts import command
 from scripts.command import exit_with

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from config import foreign, foreign_settings
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
+from config import foreign_settings
 from config.errors import UserError
-from config.loading import parse_options
-from config.schema import TrainOptions
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, script_parser
 
@@ -30,18 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def translate(_workspace: Workspace, args: argparse.Namespace) -> Mapping[str, Any]:
     """Show the table and write the preset; `UserError` if the file is none of another program."""
-    path = Path(args.file)
-    try:
-        values = foreign.read_yaml(path)
-    except OSError as error:
-        raise UserError(f"{path} could not be read: {error.strerror}.", "Give a YAML file of settings.") from error
-    if not foreign_settings.is_foreign(values):
-        raise UserError(f"{path} has no keys of another training program, such as `learning_rate` in a section "
-                        "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
-
-    translation = foreign_settings.translate(values)
-    # A translated value may still be out of range here.
-    parse_options(TrainOptions, dict(translation.options))
+    translation = foreign_settings.read(Path(args.file))
     print("\n".join(foreign_settings.table(translation)))
 
     if args.output:

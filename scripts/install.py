@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import get_args
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.jobs import control
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.queue import Direction, move_in_queue

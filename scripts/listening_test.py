@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config import foreign
 from core.jobs.reporter import pluralize
 from core.library import listening

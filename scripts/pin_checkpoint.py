@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.job import create_job

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.dataset import review
 from core.dataset.clip_index import IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision

@@ -13,3 +13,5 @@ if __name__ == "scripts":
     sys.path[:] = [str(_HERE.parent), *(path for path in sys.path if Path(path or ".").resolve() != _HERE)]
     del sys.modules[__name__]
     importlib.import_module(__name__)
+if __name__ == "__main__":
+    print("This file is no command. The commands: python -m scripts")

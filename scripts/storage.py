@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.jobs.reporter import pluralize, size_text
 from core.submission import storage
 from core.submission.storage import Inventory, Item, Usage

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config import foreign, foreign_settings
 
 _NEAR = 0.75  # similarity of two names, of 1
@@ -50,3 +51,7 @@ def foreign_settings_table(path: str) -> list[str]:
         return []
     translation = foreign_settings.translate(values)
     return [f"{path} holds settings of another training program. Here they are:", *foreign_settings.table(translation)]
+
+
+if __name__ == "__main__":
+    print("This file is no command. The commands: python -m scripts")

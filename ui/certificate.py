@@ -21,7 +21,7 @@ from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.library.verification import Outcome, Verification
 from core.workspace import free_name
-from ui import job_views, media, records, verb_form
+from ui import job_views, media, records, signature, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
 from ui.live import QUIET, View, choice_update
@@ -77,6 +77,8 @@ def build(page: Page) -> None:
                             scale=0, min_width=200)
         stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", scale=0, min_width=110)
     proof_notice = gr.HTML(elem_classes="notices")
+    with gr.Accordion("Signature of the maker", open=False, elem_classes="fold", elem_id="signature-section"):
+        signature.build(page, subject, lambda view: _chosen(page, view))
 
     # Each panel is drawn again when the jobs or the watched choices change.
     live.watch("proof", subject)
@@ -194,7 +196,9 @@ def _proof(page: Page, view: View) -> Html:
     verdict = verified_view(result) if result else div(
         "verdict unsure", element("strong", "Comparing the files with the certificate"),
         paragraph("They are read once, and again when they change."))
-    return join((job_views.job_card(job) if job and job.alive else NOTHING, verdict))
+    kind, _, name = reference.partition(":")
+    signed = signature.signature_view(page.workspace, name) if result and kind == "export" else NOTHING
+    return join((job_views.job_card(job) if job and job.alive else NOTHING, verdict, signed))
 
 
 def verified_view(result: Verification) -> Html:

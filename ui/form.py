@@ -43,6 +43,7 @@ class FormField:
     maximum: float | None = None
     optional: bool = False  # may be left empty
     group: str = ""  # heading in the form; empty: the group of the rest
+    suggestions: tuple[str, ...] = ()  # values to choose from, beside which others may be typed
 
     @property
     def step(self) -> float:
@@ -90,9 +91,11 @@ def _entry(name: str, field: FieldInfo) -> FormField:
     kind = "choice" if choices else _KINDS.get(annotation, "text")
     extra = field.json_schema_extra
     group = str(extra.get("group", "")) if isinstance(extra, dict) else ""
+    listed = extra.get("suggestions") if isinstance(extra, dict) else None
+    suggestions = tuple(map(str, listed)) if isinstance(listed, list) else ()
     return FormField(name, field.title or name, field.description or "", kind,
                      field.get_default(call_default_factory=True), choices, bound("ge", "gt"), bound("le", "lt"),
-                     optional, group)
+                     optional, group, suggestions)
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,8 @@ def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value],
     if entry.name in choices:  # a default that is not among the choices is not shown
         offered = list(choices[entry.name])
         return gr.Dropdown(offered, value=value if value in offered else None, allow_custom_value=True, **common)
+    if entry.suggestions:
+        return gr.Dropdown(list(entry.suggestions), value=value, allow_custom_value=True, **common)
     if entry.kind == "choice":
         return gr.Dropdown(list(entry.choices), value=value, filterable=False, **common)
     if entry.optional:  # not a number box, which shows an empty value as 0

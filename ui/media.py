@@ -29,7 +29,8 @@ from core.dataset.playable import DECODED, TYPES, playable
 from core.jobs.events import CLIPS_ARCHIVE
 from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
-from core.library import evaluation_report, listening
+from core.library import evaluation_report, listening, maker_signature
+from core.library.verification import STATEMENT
 from core.workspace import Workspace
 from ui import terms, translations
 from ui.live import workspace_mark
@@ -40,6 +41,7 @@ PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("aud
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
 COVERED, CURVES, LISTENING, PACKED, CLIPS, REPORT = "covered", "curves", "listening", "archive", "clips", "report"
+SIGNED = "signed"
 PLAYED, PLAYED_FOLDER = "played", Path("cache") / "played"
 """Clips of an upload that is not imported yet: the part of their address, and their folder in the workspace."""
 EXAMPLE = "media/example"
@@ -84,6 +86,11 @@ def listening_url(job: str, download: bool = False) -> str:
 def archive_url(job: str) -> str:
     """Address of the archive that a job packed, relative to the page."""
     return f"media/{PACKED}/{quote(job)}.tar"
+
+
+def statement_url(export: str) -> str:
+    """Address of what the maker of an export signs, relative to the page."""
+    return f"media/{SIGNED}/{quote(export)}/{STATEMENT}"
 
 
 def clips_path(workspace: Workspace, job: str) -> Path | None:
@@ -288,6 +295,15 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             return PlainTextResponse("Not here.", status_code=404)
         return FileResponse(path, media_type=BOOK_TYPES[path.suffix], filename=path.name)
 
+    async def statement(request: Request) -> Response:
+        try:
+            folder = workspace.export(request.path_params["export"])
+            content = await run_in_threadpool(maker_signature.statement, folder)
+        except UserError as error:
+            return PlainTextResponse(error.message, status_code=404)
+        name = {"Content-Disposition": f'attachment; filename="{STATEMENT}"', "Cache-Control": "no-store"}
+        return Response(content, media_type="text/plain", headers=name)
+
     async def example(request: Request) -> Response:
         make = (examples or {}).get(request.path_params["name"])
         if make is None:
@@ -332,6 +348,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             Route("/media/font.woff2", font), Route(f"/{translations.ADDRESS}/{{language}}.json", texts),
             Route(f"/{terms.GUIDE}", guide), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route(f"/media/{PACKED}/{{job}}.tar", archive), Route(f"/media/{REPORT}/{{job}}.html", report),
+            Route(f"/media/{SIGNED}/{{export}}/{STATEMENT}", statement),
             Route(f"/{EXAMPLE}/{{name}}", example), Route("/media/mark", mark),
             Route(f"/media/{CLIPS}/{{job}}.zip", archive),
             Route(f"/media/{BOOK}/{{job}}/{{name}}", book_file),

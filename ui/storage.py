@@ -188,7 +188,7 @@ def _build_import(page: Page) -> None:
                           "checked.", class_="small"))
         upload = gr.File(file_count="single", type="filepath", height=120, elem_id="unpack-upload",
                          label="Upload an archive")
-        form, _ = verb_form.build_verb_form(page, "unpack", "Import archive", first=("archive", "save_as"),
+        form, _ = verb_form.build_verb_form(page, "unpack", "Import archive", first=("archive", "save_as", "signer"),
                                             choices={})
         notice = gr.HTML(elem_classes="notices")
         page.on(upload.upload, partial(_save_archive, page), [upload], [notice, form.widget("archive"), upload],

@@ -24,7 +24,7 @@ from core.jobs.state import JobState
 from core.library import checkpoints, model_info
 from core.library.model_info import FittedPreset
 from core.submission import storage
-from ui import clip_review, job_views, records, run_views, sweeps, verb_form
+from ui import clip_review, foreign_settings, job_views, records, run_views, sweeps, verb_form
 from ui.charts import Point, Series, chart, smooth
 from ui.form import OptionsForm, Value, build_fields, same_value
 from ui.live import QUIET, View
@@ -383,6 +383,7 @@ def _build_new_run(page: Page) -> None:
         )
 
         attach_preset(page, selector, form)
+        foreign_settings.build(page, form)
         preflight = gr.HTML(elem_id="preflight")
 
     # The question about mismatched texts is asked only if the texts are known not to match.

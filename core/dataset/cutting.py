@@ -27,6 +27,7 @@ from core.sources.dataset_source import OpenSource
 from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace, resolve_inside
 from data import ffmpeg_audio, sound_files
+from data.channels import AUTO, Mix
 from data.durable_files import fsync_tree
 from data.importers import is_audio, is_film, safe_id, sidecars
 from data.segmentation import SegmentLimits
@@ -84,7 +85,11 @@ def finish_of(options: ClipOptions) -> ClipFormat:
 
 def cut_settings(options: ClipOptions) -> dict[str, object]:
     """Every option that changes the clips, besides source and language."""
-    return {name: getattr(options, name) for name in ClipOptions.model_fields}
+    settings = {name: getattr(options, name) for name in ClipOptions.model_fields}
+    # Segments of older versions have no channel among their settings.
+    if settings["channel"] == AUTO:
+        del settings["channel"]
+    return settings
 
 
 def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
@@ -110,7 +115,7 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
                 audio = gathered.made / f"{key}.flac"
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
 
-            facts = sound_files.examine(audio)
+            facts = sound_files.examine(audio, options.channel)
             for finding in facts.findings():
                 reporter.emit(WarningRaised(f"{name}: {finding.message}."))
 
@@ -118,6 +123,9 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
             if facts.by_ffmpeg:
                 audio = gathered.made / f"{key}.flac"
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
+            if facts.downmix.mix is Mix.CHOSEN:
+                several, audio = audio, gathered.made / f"{key}-channel.flac"
+                sound_files.write_channel(several, options.channel, audio)
             recordings.append(LongRecording(name, audio, key, speaker, facts.duration_s))
         except UserError as error:
             # One file that cannot be read does not end the job.

@@ -24,7 +24,7 @@ from pydantic import JsonValue
 from config import loading
 from config.languages import language_name
 from core.library import certificate
-from core.library.certificate import CERTIFICATE, CertificateCheck
+from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import EXPORT_CARD
 from core.workspace import Workspace
 from data.durable_files import hash_file, write_json, write_text
@@ -500,16 +500,16 @@ def _estimates(clips: Sequence[EvaluatedClip]) -> dict[str, MetricEstimate]:
     return estimates
 
 
-def attach(export: Path, folder: Path, report: EvaluationReport, name: str) -> None:
-    """Copy the report in `folder` into an export of the model `name`; its card and certificate name it too.
+def attach(export: Path, folder: Path, report: EvaluationReport, name: str, proof: Certificate) -> Certificate:
+    """Copy the report in `folder` into an export of the model `name`; returns its certificate `proof` with the report.
 
-    The list of hashes is out of date then, and a signature of the certificate too (`verification.sign`).
+    The certificate is written without a new signature, and the list of hashes is out of date. Who signs the certificate
+    signs what this returns: the file may be another one meanwhile.
     """
     target = export / FOLDER
     target.mkdir(exist_ok=True)
     for file in FILES:
         shutil.copyfile(folder / file, target / file)
-    proof = certificate.read(export / CERTIFICATE)
     check = certificate_check(report, name, target / JSON)
 
     # The certificate names the report by its hash, so a changed report is noticed.
@@ -518,6 +518,7 @@ def attach(export: Path, folder: Path, report: EvaluationReport, name: str) -> N
     certificate.write(export / CERTIFICATE, changed)
     card = export / EXPORT_CARD
     write_text(card, with_section(card.read_text(encoding="utf-8"), card_section(report, name)))
+    return changed
 
 
 def card_section(report: EvaluationReport, name: str) -> str:

@@ -42,7 +42,10 @@ HashFile = Callable[[Path], str]
 """Path to SHA-256."""
 
 _PURPOSE = "certificate"
-_NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD})
+STATEMENT = "signed.sha256"
+SIGNATURES = (f"{STATEMENT}.sig", f"{STATEMENT}.minisig")
+"""In an export that its maker signed: the list of its files, and the signature (`core.library.maker_signature`)."""
+_NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD, STATEMENT, *SIGNATURES})
 """Files of an export that change after its certificate, or stand beside it."""
 _REPORTS = ("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.html")
 _OF_OTHER_PROGRAMS = frozenset({".git", ".gitattributes", ".gitignore", ".cache", ".DS_Store"})
@@ -171,11 +174,6 @@ def check_unchanged(subject: Subject, files: tuple[CertifiedFile, ...], hash_one
 def sign(workspace: Workspace, proof: Certificate) -> Certificate:
     """`proof` with the signature of this workspace: only for what its own job has computed."""
     return dataclasses.replace(proof, signature=workspace_key.sign(workspace, _PURPOSE, _content(proof)))
-
-
-def sign_file(workspace: Workspace, path: Path) -> None:
-    """Sign the certificate in the file `path` again, after this workspace changed it."""
-    certificate.write(path, sign(workspace, certificate.read(path)))
 
 
 def is_own(workspace: Workspace, proof: Certificate) -> bool:

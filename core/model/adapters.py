@@ -58,7 +58,11 @@ class AdapterPlan:
 def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -> AdapterPlan:
     """The adapters of `options`; `targets` are the names of the layers by part of the model."""
     requested = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp,
-                 "heads": options.adapter_rank_heads}
+                 "heads": options.adapter_rank_heads, "conditioner": options.adapter_rank_conditioner}
+    if options.adapter_rank_conditioner and "conditioner" not in targets:
+        raise UserError(f"Adapters of rank {options.adapter_rank_conditioner} are wanted in the voice conditioner, and "
+                        "this model has none that may carry adapters.",
+                        "Leave --adapter-rank-conditioner at 0; IndexTTS2 has such layers.")
     ranks = {part: options.adapter_rank if requested.get(part) is None else requested[part] or 0 for part in targets}
     if not any(ranks.values()):
         raise UserError("The adapters have rank 0 in every part of the model: there would be none.",

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from config import foreign
 from config.errors import UserError
 from config.schema import Scope
 from core import compute
@@ -36,7 +37,7 @@ from core.library.records import (
     read_export_record,
 )
 from core.model import tensor_files
-from core.model.adapters import Adapters
+from core.model.adapters import SETTINGS, Adapters
 from core.model.prefix import (
     EARLIER_PREFIX,
     base_tensors,
@@ -442,6 +443,11 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
     # Behind the base's rows come those of earlier trainings, then the new ones.
     rows = {rows_name(table): torch.cat([split.earlier[table][len(split.lm.module.get_parameter(table)):],
                                          split.rows[rows_name(table)]]) for table in split.lm.text_tables}
+    # Cached results of the base's conditioner lack what its adapters, now merged, would change.
+    names = foreign.read_json(folder / records.ADAPTER / SETTINGS)["target_modules"] if (
+        folder / records.ADAPTER).is_dir() else []
+    if set(names) & set(split.lm.adapter_targets.get("conditioner", ())):
+        setattr(split.lm.module, "recomputes_conditioning", True)  # noqa: B010  an attribute of IndexTTS2's network
     return extend_model(base, split.front_end, rows)
 
 

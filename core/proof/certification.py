@@ -29,7 +29,15 @@ from config.languages import language_name
 from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import catalog, certificate, dataset_recognisers, published, records, verification
+from core.library import (
+    catalog,
+    certificate,
+    dataset_recognisers,
+    published,
+    records,
+    verification,
+    workspace_key,
+)
 from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
 from core.model.loading import (
@@ -329,7 +337,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     values = [_SCORES_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
-    score_cache = ScoreCache(workspace.cache / certificate.FOLDER, _hash(values))
+    score_cache = ScoreCache(workspace, _hash(values))
 
     return CertificateInputs(base, finetuned, record, probes, evaluator, scorable, skipped, score_cache,
                              base_files=published.identify_base(workspace, base.name))
@@ -767,12 +775,19 @@ class ScoreCache:
     """A cache of sentence scores: a file to which they are appended one by one, so none is computed twice.
 
     `key` is the hash of what all scores depend on: base model, recogniser, sampling, machine. Each score has further
-    keys: the hash of the weights and the batch in which it was generated, and the hash of its codes. Damaged lines are
-    ignored.
+    keys: the hash of the weights and the batch in which it was generated, and the hash of its codes.
+
+    The workspace signs each line and each batch, because a certificate is signed that was computed from them: who can
+    write to the cache alone cannot choose the error rates. Damaged and foreign lines are ignored.
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.key, self._folder, self._path = key, folder, folder / f"scores-{key}.jsonl"
+    _PURPOSE = "sentence score"
+    _MAC_BYTES = 64  # hex digits before the arrays of a batch
+
+    def __init__(self, workspace: Workspace, key: str) -> None:
+        folder = workspace.cache / certificate.FOLDER
+        self.key, self._workspace, self._folder = key, workspace, folder
+        self._path = folder / f"scores-{key}.jsonl"
         self._known: dict[str, SentenceScore] = {}
         self._weights: dict[int, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -780,8 +795,15 @@ class ScoreCache:
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
                 values = json.loads(line)
+                mac = str(values.pop("mac"))
+                if not workspace_key.is_signed(workspace, self._PURPOSE, self._content(values), mac):
+                    continue
                 score = SentenceScore(int(values["edits"]), int(values["letters"]), str(values["audio_hash"]))
                 self._known |= {str(name): score for name in values["keys"]}
+
+    def _content(self, values: Mapping[str, object]) -> bytes:
+        """What is signed of a line; the key of the cache too, so that no line fits another cache."""
+        return json.dumps([self.key, values], sort_keys=True).encode()
 
     def weights_hash(self, model: TTSModel) -> str:
         """The hash of every tensor of the language model, including rows and adapters."""
@@ -795,7 +817,9 @@ class ScoreCache:
 
     def add(self, score: SentenceScore, *keys: str) -> None:
         """Store a score; it is in the file when this returns."""
-        append_text(self._path, json.dumps({"keys": keys, **dataclasses.asdict(score)}) + "\n")
+        values = {"keys": list(keys), **dataclasses.asdict(score)}
+        mac = workspace_key.sign(self._workspace, self._PURPOSE, self._content(values))
+        append_text(self._path, json.dumps({**values, "mac": mac}) + "\n")
         self._known |= dict.fromkeys(keys, score)
 
     def write_batch(self, key: str, generated: Sequence[Generated]) -> None:
@@ -805,11 +829,23 @@ class ScoreCache:
                    if item.hidden_states is not None}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
-        write_bytes(self._batch(key), buffer.getvalue(), sync=False)
+        content = buffer.getvalue()
+        mac = workspace_key.sign(self._workspace, self._PURPOSE, self._batch_content(key, content))
+        write_bytes(self._batch(key), mac.encode() + content, sync=False)
+
+    def _batch_content(self, key: str, arrays: bytes) -> bytes:
+        return f"{self.key} {key} {hashlib.sha256(arrays).hexdigest()}".encode()
 
     def read_batch(self, key: str) -> list[Generated]:
-        """The codes of a batch; empty if there are none, or their file is damaged."""
-        with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(self._batch(key)) as arrays:
+        """The codes of a batch; empty if there are none, or their file is damaged or not of this workspace."""
+        try:
+            stored = self._batch(key).read_bytes()
+        except OSError:
+            return []
+        mac, content = stored[:self._MAC_BYTES].decode("ascii", "replace"), stored[self._MAC_BYTES:]
+        if not workspace_key.is_signed(self._workspace, self._PURPOSE, self._batch_content(key, content), mac):
+            return []
+        with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(io.BytesIO(content)) as arrays:
             return [Generated(arrays[f"codes-{number}"], "stop", torch.from_numpy(arrays[f"states-{number}"])
                               if f"states-{number}" in arrays else None)
                     for number in range(sum(name.startswith("codes-") for name in arrays))]

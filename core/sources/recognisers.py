@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from config import confinement, foreign
 from config.errors import UserError
@@ -189,6 +189,22 @@ def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter,
         progress = DownloadProgress(reporter, file.expected.size, partial.size if partial else 0)
         Downloader(hub, progress, retry).download(file, partial_path, partial)
     os.replace(partial_path, target / file.name)
+
+
+def check_named_files(folder: Path) -> None:
+    """Raise `UserError` if a file of a recogniser names another file that lies outside of its folder.
+
+    transformers joins the folder with the names of shards and of tokenizer files as they are.
+    """
+    for path in sorted(folder.glob("*.index.json")) + sorted(folder.glob("tokenizer_config.json")):
+        values = foreign.read_json(path)
+        with foreign.reading(path, _CHOOSE):
+            named = values.get("fast_tokenizer_files", ()) if path.name == "tokenizer_config.json" else (
+                values["weight_map"].values())
+            outside = [name for name in named if name in ("", "..") or PurePosixPath(str(name)).name != name]
+        if outside:
+            raise UserError(f"{path} names {str(outside[0])[:200]!r}, which lies outside of its folder.",
+                            "Do not use this recogniser.")
 
 
 def local_recogniser(folder: Path) -> Path:

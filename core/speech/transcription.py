@@ -126,6 +126,7 @@ class _HubModel:
 
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self.folder, self.device = folder, device
+        recognisers.check_named_files(folder)
         with _offline(folder):
             self.config: Any = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
             self.kind = _kind(self.config)

@@ -29,8 +29,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config import confinement, foreign
 from config.errors import UserError
+from data import normalisers
 from data.durable_files import write_text
 from data.front_end import FrontEnd
+from data.manifest import PreparedDataset
 from data.segmenters import WORD_START
 
 OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of that candidate
@@ -72,6 +74,19 @@ class Pieces:
                 "Learn them first (python -m scripts.tokenizer train; on the page: Part on the Tokenizer tab), "
                 "with the same tokenizer name.",
             ) from error
+
+
+def normaliser_for(base: FrontEnd, dataset: PreparedDataset, language: str,
+                   case: Literal["auto", "keep", "fold"] = "auto") -> str:
+    """Name of the normaliser of a new language, whose case is kept by choice or by what its texts in `dataset` show.
+
+    A language that the base knows keeps its own.
+    """
+    name = base.normaliser_for(language)
+    if language in base.by_code or case == "fold":
+        return name
+    texts = (clip.text for clip in dataset.clips if clip.language == language)
+    return f"{name}{normalisers.CASED}" if case == "keep" or normalisers.measure_case(texts).is_spelling else name
 
 
 def characters_of(texts: Sequence[str]) -> set[str]:

@@ -41,6 +41,7 @@ class ComparedTexts:
     held_out: tuple[str, ...]
     given: tuple[str, ...]
     seconds: float
+    normaliser: str = ""  # the one that read them; empty is the base's for the language
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -138,8 +139,8 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
     """
 
     def built(name: str, pieces: Pieces, byte_fallback: bool = False) -> BuiltCandidate:
-        extended = base.extended(texts.language, base.normaliser_for(texts.language), pieces.characters, pieces.merges,
-                                 rules, byte_fallback)
+        extended = base.extended(texts.language, texts.normaliser or base.normaliser_for(texts.language),
+                                 pieces.characters, pieces.merges, rules, byte_fallback)
         return BuiltCandidate(_measure(name, extended, pieces, texts, limit), extended)
 
     # The base comes first, then characters alone, against which the others are compared.

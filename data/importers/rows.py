@@ -24,6 +24,7 @@ from rapidfuzz import fuzz, process
 
 from config.languages import same_language
 from data import sound_containers
+from data.channels import AUTO
 from data.disk_collections import DiskDict
 from data.manifest import HELD_OUT, TEST, TRAIN
 
@@ -183,6 +184,7 @@ class SourceRow:
     begin_s: float = 0.0
     end_s: float | None = None
     other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # see `ParsedUtterance`
+    channel: str = AUTO  # the channel of the recording that a person chose, see `data.channels.Downmix.chosen`
 
     @property
     def is_part(self) -> bool:

@@ -26,6 +26,7 @@ _FOLD = {ord(character): "'" for character in APOSTROPHES}
 _SPACES = re.compile(r" {2,}")
 _TURKIC_CAPITALS = str.maketrans({"I": "ı", "İ": "i"})
 _TURKIC_SMALL = str.maketrans({"i": "İ"})
+_TURKIC_CASE = {"i": "İ", "İ": "i", "ı": "I", "I": "ı"}
 
 _ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
 _TURKIC = frozenset({"tr", "az", "crh", "gag", "kaa", "tt"})  # Latin letters with a dotless i
@@ -73,12 +74,13 @@ def script_kind(code: str) -> ScriptKind:
     return "latin" if script or language in _LATIN else "generic"
 
 
-def words(text: str, kind: ScriptKind) -> str:
+def words(text: str, kind: ScriptKind, *, keep_case: bool = False) -> str:
     """Lower-case words with one space between them; apostrophes within a word stay.
 
-    The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode.
+    The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode. `keep_case`: for an
+    orthography whose capitals are letters of their own.
     """
-    text = without_quotes(lower_composed(text, kind))
+    text = without_quotes(composed(text, kind) if keep_case else lower_composed(text, kind))
     text = _tidy_joiners("".join(_replacement(character, kind) for character in text))
     return _SPACES.sub(" ", LONE_APOSTROPHE.sub(" ", text)).strip()
 
@@ -118,9 +120,15 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
     """
     text = unicodedata.normalize("NFC", text)
     lower = (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().replace("i\u0307", "i")
+    return composed(lower, kind)
+
+
+def composed(text: str, kind: ScriptKind) -> str:
+    """Composed, with one kind of apostrophe."""
+    text = unicodedata.normalize("NFC", text)
     # U+02BB is a consonant in Hawaiian, and one of six spellings of the apostrophe of oʻ and gʻ in Uzbek.
-    lower = lower.replace("\u02bb", "'") if kind in ("uzbek", "turkic") else lower
-    return lower.translate(_FOLD)
+    text = text.replace("\u02bb", "'") if kind in ("uzbek", "turkic") else text
+    return text.translate(_FOLD)
 
 
 def _tidy_joiners(text: str) -> str:
@@ -139,6 +147,14 @@ def upper_composed(text: str, kind: ScriptKind) -> str:
     return unicodedata.normalize("NFC", (text.translate(_TURKIC_SMALL) if kind == "turkic" else text).upper())
 
 
+def case_exchanged(text: str, kind: ScriptKind) -> str:
+    """Composed, small letters as capitals and capitals as small letters; a Turkic i keeps its dot or has none."""
+    text = unicodedata.normalize("NFC", text)
+    pairs = _TURKIC_CASE if kind == "turkic" else {}
+    exchanged = "".join(pairs.get(character, character.swapcase()) for character in text)
+    return unicodedata.normalize("NFC", exchanged.replace("i\u0307", "i"))
+
+
 def is_spoken(character: str, kind: ScriptKind) -> bool:
     """Whether a character is read aloud, and so stays."""
     category = unicodedata.category(character)
@@ -155,11 +171,11 @@ def _replacement(character: str, kind: ScriptKind) -> str:
     return "" if unicodedata.category(character) == "Cf" else " "
 
 
-def punctuated(text: str, kind: ScriptKind) -> str:
-    """Lower case, NFKD, one space between words, one mark after a phrase, and a mark at the end."""
+def punctuated(text: str, kind: ScriptKind, *, keep_case: bool = False) -> str:
+    """Lower case unless `keep_case`, NFKD, one space between words, one mark after a phrase, and a mark at the end."""
     text = _ELLIPSIS.sub(f",{_GAP}", _ETHIOPIC_STOP.sub("።", text) if kind == "ethiopic" else text)
     text = _NUMBER.sub(r"\1", text.translate(_MARKS))
-    text = lower_composed(unicodedata.normalize("NFKC", text), kind)
+    text = (composed if keep_case else lower_composed)(unicodedata.normalize("NFKC", text), kind)
     text = " ".join(_tidy_joiners("".join(_mark_replacement(character, kind) for character in text)).split())
     text = " ".join(LONE_APOSTROPHE.sub(" ", without_quotes(text)).split())
     text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))

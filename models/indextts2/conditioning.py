@@ -242,13 +242,24 @@ class VoicePerceiver(nn.Module):
 
     def forward(self, states: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         """States (B, T, context) and keep (B, T) to (B, latents, width)."""
+        return self.finish(self.last_hidden(states, keep))
+
+    def last_hidden(self, states: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+        """The latents (B, latents, width) before the last feed-forward layer, which is all that follows for a clip."""
         context = self.proj_context(states)
         latents = self.latents.expand(len(states), -1, -1)
-        for layer in self.layers:
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
             attention, feed_forward = layer.children()
             latents = latents + attention(latents, context, keep)
-            latents = latents + feed_forward(latents)
-        return self.norm(latents)
+            if number < last:
+                latents = latents + feed_forward(latents)
+        return latents
+
+    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`last_hidden` to the latents."""
+        _attention, feed_forward = self.layers[-1].children()
+        return self.norm(hidden + feed_forward(hidden))
 
 
 @dataclass(frozen=True)

@@ -66,18 +66,27 @@ class IndexTTS2Extractor:
 
         lengths = torch.tensor([len(rows) for rows in prompts], device=prompts[0].device)
         padded = pad_sequence(prompts, batch_first=True)
-        emotions = self.conditioner.emotion_vector(padded, lengths)
+        # What the conditioner's last layers read is kept beside their result, as adapters of a run may change them.
+        latents = self.conditioner.emotion_latent(padded, lengths)
+        inputs = {"emotion_latent": latents}
+        emotions = self.conditioner.emo_layer(self.conditioner.emovec_layer(latents))
 
         # Version 2.5 has a style of the speaker, 2.0 has latents.
         if self.style_encoder:
             speaker, speakers = "style", torch.stack([self.style_encoder.embed(waveform[:max_samples])
                                                       for waveform in waveforms])
         else:
-            speaker, speakers = "speaker_latents", self.conditioner.speaker_latents(padded, lengths)
+            inputs["speaker_hidden"] = self.conditioner.speaker_hidden(padded, lengths)
+            speaker = "speaker_latents"
+            speakers = self.conditioner.perceiver_encoder.finish(inputs["speaker_hidden"])
 
-        return [Features(clip.cpu().numpy().astype(np.uint16), {speaker: of_speaker, "emotion_vector": vector})
-                for clip, of_speaker, vector in zip(codes, speakers.half().cpu().numpy(),
-                                                    emotions.half().cpu().numpy(), strict=True)]
+        arrays = {name: values.half().cpu().numpy()
+                  for name, values in {speaker: speakers, "emotion_vector": emotions, **inputs}.items()}
+        features = []
+        for number, clip in enumerate(codes):
+            conditioning = {name: values[number] for name, values in arrays.items()}
+            features.append(Features(clip.cpu().numpy().astype(np.uint16), conditioning))
+        return features
 
 
 @torch.inference_mode()
@@ -102,10 +111,14 @@ def voice_from_clip(extractor: IndexTTS2Extractor, style_encoder: CAMPPlus, wave
     mel = audio.prompt_mel(waveform_22k[None].to(device), MEL_SAMPLE_RATE, MEL_FFT, MEL_HOP, MEL_SAMPLE_RATE / 2)
     style = style_encoder.embed(waveform_16k)
 
-    vector = extractor.conditioner.emotion_vector(emotion_states[None])[0]
+    conditioner = extractor.conditioner
+    latent = conditioner.emotion_latent(emotion_states[None])
+    vector = conditioner.emo_layer(conditioner.emovec_layer(latent))[0]
     # A weaker emotion lies between that of the speaker's clip and that of the emotion's.
     if emotion.clip is not None and emotion.strength < 1:
-        vector = torch.lerp(extractor.conditioner.emotion_vector(speaker_states[None])[0], vector, emotion.strength)
+        weak = conditioner.emotion_latent(speaker_states[None])
+        vector = torch.lerp(conditioner.emo_layer(conditioner.emovec_layer(weak))[0], vector, emotion.strength)
+        latent = torch.lerp(weak, latent, emotion.strength)
     if emotion.weights is not None:
         assert banks is not None, "weights need the emotion banks"
         weights = balanced_weights(emotion.weights) if emotion.balanced else emotion.weights
@@ -115,10 +128,12 @@ def voice_from_clip(extractor: IndexTTS2Extractor, style_encoder: CAMPPlus, wave
     if extractor.style_encoder:
         speaker, clip = {"style": style}, {"states": speaker_states}
     else:
-        speaker = {"speaker_latents": extractor.conditioner.speaker_latents(speaker_states[None])[0]}
+        hidden = conditioner.speaker_hidden(speaker_states[None])
+        speaker = {"speaker_latents": conditioner.perceiver_encoder.finish(hidden)[0], "speaker_hidden": hidden[0]}
         clip = {"codes": extractor.codec.encode([speaker_states])[0]}
 
-    return Voice({name: value.cpu().numpy() for name, value in {**speaker, "emotion_vector": vector}.items()},
+    conditioning = {**speaker, "emotion_vector": vector, "emotion_latent": latent[0]}
+    return Voice({name: value.cpu().numpy() for name, value in conditioning.items()},
                  {name: value.cpu().numpy()
                   for name, value in {**clip, "mel": mel[0].T.contiguous(), "style": style}.items()})
 

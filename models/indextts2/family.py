@@ -38,7 +38,7 @@ _SPECIAL = (0, 1, 2)  # ids of start, stop and unknown in the published code
 _SPARE_ROWS = 1
 _MOST_SPARE_ROWS_2_5 = 1024  # the published number is not known; more are another tokenizer's
 PREFERRED_MAX_TEXT_LENGTH = 122  # ids: a published segment has at most 120 pieces, and start and stop
-FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and weights
+FEATURES_VERSION = 3  # increased when the extractor computes other features from the same clip and weights
 
 
 class IndexTTS2(Family):

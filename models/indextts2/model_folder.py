@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from config.foreign import cached_by_file
 from data.durable_files import link_or_copy
@@ -160,12 +161,13 @@ def strip(path: Path, target: Path) -> bool:
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in `config.yaml`; `UserError` if they are none of IndexTTS2."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # The folder may be a stranger's.
+        values = foreign.read_yaml(path)
         if isinstance(values["gpt"]["number_text_tokens"], int) and isinstance(values.get("dataset", {}), dict):
             return dict(values)
         fault = "gpt.number_text_tokens is no number"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
-        fault = repr(error)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fault = foreign.reason_of(error)
     raise UserError(f"{path} holds no settings of IndexTTS2: {fault}.", "Give config.yaml of IndexTeam/IndexTTS-2.")
 
 

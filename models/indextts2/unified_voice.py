@@ -17,10 +17,11 @@ predicts code k is also what S2Mel takes for code k. Losses are next-token: posi
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -92,6 +93,15 @@ class UnifiedVoiceConfig:
         speaker = {"speaker_latents": (self.speaker[1].latents, width)} if self.speaker else {"style": (self.style,)}
         return {**speaker, "emotion_vector": (width,)}
 
+    @property
+    def conditioner_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The arrays from which the last layers of the voice conditioner compute `conditioning_shapes`.
+
+        Only adapters of these layers need them.
+        """
+        speaker = {"speaker_hidden": (self.speaker[1].latents, self.decoder.width)} if self.speaker else {}
+        return {**speaker, "emotion_latent": (self.emotion[1].width,)}
+
     def stack_conditioning(self, conditioning: Sequence[Mapping[str, np.ndarray]]) -> VoiceConditioning:
         """A batch of `conditioning_shapes` and, if asked for, `duration` (1,).
 
@@ -119,7 +129,12 @@ class UnifiedVoiceConfig:
 
         stacked = {name: np.stack([arrays[name] for arrays in conditioning]) for name in shapes}
         speakers, vectors = map(torch.from_numpy, stacked.values())
-        return VoiceConditioning(speakers, vectors, torch.tensor(durations))
+        inputs = {}
+        for name in self.conditioner_shapes:
+            if all(name in arrays for arrays in conditioning):
+                inputs[name] = torch.from_numpy(np.stack([arrays[name] for arrays in conditioning]))
+        return VoiceConditioning(speakers, vectors, torch.tensor(durations), inputs.get("speaker_hidden"),
+                                 inputs.get("emotion_latent"))
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,8 @@ class VoiceConditioning:
     speaker: torch.Tensor  # latents (B, latents, width), or styles (B, 192) in 2.5
     emotion_vector: torch.Tensor  # (B, width)
     durations: torch.Tensor  # (B,) codes of the speech, 0 where its length is left to the model
+    speaker_hidden: torch.Tensor | None = None  # (B, latents, width), see `conditioner_shapes`
+    emotion_latent: torch.Tensor | None = None  # (B, width of the emotion's perceiver)
 
 
 class VoiceConditioner(nn.Module):
@@ -155,8 +172,15 @@ class VoiceConditioner(nn.Module):
 
         An emotion clip acts on a prompt with a strength a by prompt's vector + a (clip's vector - prompt's vector).
         """
-        latent = self.emo_perceiver_encoder(*self.emo_conditioning_encoder(features, lengths))[:, 0]
-        return self.emo_layer(self.emovec_layer(latent))
+        return self.emo_layer(self.emovec_layer(self.emotion_latent(features, lengths)))
+
+    def emotion_latent(self, features: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """Features as of `speaker_latents` to (B, width of the perceiver), from which the vector is made."""
+        return self.emo_perceiver_encoder(*self.emo_conditioning_encoder(features, lengths))[:, 0]
+
+    def speaker_hidden(self, features: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """Features as of `speaker_latents` to what the perceiver's last feed-forward layer makes the latents of."""
+        return self.perceiver_encoder.last_hidden(*self.conditioning_encoder(features, lengths))
 
 
 class UnifiedVoice(VoiceConditioner):
@@ -169,6 +193,7 @@ class UnifiedVoice(VoiceConditioner):
     """
 
     guided = False  # no row without text: the network was not trained for classifier-free guidance
+    recomputes_conditioning = False  # whether adapters of the conditioner are merged into its weights
     keeps_hidden_states: bool  # S2Mel of 2.5 takes the codes alone
     language_of: torch.Tensor  # (N,) row of `lang_embedding` by the id of a tag, for 2.5
 
@@ -194,7 +219,8 @@ class UnifiedVoice(VoiceConditioner):
     def embed_conditioning(self, conditioning: VoiceConditioning) -> torch.Tensor:
         """(B, conditioning length, width). A requested duration takes the position embedding of that code."""
         kind = self.mel_embedding.weight.dtype
-        speaker, emotion = conditioning.speaker.to(kind), conditioning.emotion_vector.to(kind)[:, None]
+        speaker, emotion = self._adapted(conditioning, kind)
+        emotion = emotion[:, None]
         # In 2.5, a style and the emotion are one position, and two positions stay empty.
         if not self.config.speaker:
             return F.pad(self.spk_emb_proj(speaker)[:, None] + emotion, (0, 0, 0, 2))
@@ -204,14 +230,40 @@ class UnifiedVoice(VoiceConditioner):
         duration = torch.where(codes > 0, self.mel_pos_embedding.emb(codes[:, 0]), duration)
         return torch.cat([latents, duration[:, None], speed.expand(len(latents), 1, -1)], 1)
 
+    def _adapted(self, conditioning: VoiceConditioning, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Speaker and emotion vector, changed as the adapters of the conditioner's last layers change them.
+
+        What was cached is the base's result. The difference that adapters make is added to it: of rows without
+        adapters it is exactly zero, because both sides are the same products, so these rows keep their bits.
+        """
+        speaker, emotion = conditioning.speaker.to(kind), conditioning.emotion_vector.to(kind)
+        layers = [self.get_submodule(name) for name in conditioner_layers(self.config) if name != "spk_emb_proj"]
+        is_on = any(hasattr(layer, "base_layer") and not layer.disable_adapters for layer in layers)
+        if not is_on and not self.recomputes_conditioning:
+            return speaker, emotion
+
+        latent, hidden = conditioning.emotion_latent, conditioning.speaker_hidden
+        if latent is None or (hidden is None and self.config.speaker):
+            raise UserError("Adapters of the voice conditioner need more of each clip than these features hold.",
+                            "Extract the features again: python -m scripts.prepare --source as-is; make voices again.")
+        changed = self.emo_layer(self.emovec_layer(latent.to(kind)))
+        finished = self.perceiver_encoder.finish(hidden.to(kind)) if hidden is not None else speaker
+        if self.recomputes_conditioning:
+            return finished, changed
+        with _without_adapters(layers):
+            plain = self.emo_layer(self.emovec_layer(latent.to(kind)))
+            plain_speaker = self.perceiver_encoder.finish(hidden.to(kind)) if hidden is not None else speaker
+        return speaker + (finished - plain_speaker), emotion + (changed - plain)
+
     def embed_voice(self, voice: Voice, device: torch.device) -> torch.Tensor:
         """The conditioning of one voice, (1, conditioning length, width)."""
         duration = {"duration": np.array([round(voice.duration_s * self.config.code_rate)])}
         # In 2.5 the vocoder decides the duration.
         timed = voice.duration_s and self.config.speaker
         stacked = self.config.stack_conditioning([{**voice.conditioning, **(duration if timed else {})}])
-        return self.embed_conditioning(VoiceConditioning(
-            stacked.speaker.to(device), stacked.emotion_vector.to(device), stacked.durations.to(device)))
+        arrays = {part.name: getattr(stacked, part.name) for part in fields(stacked)}
+        on_device = {name: array.to(device) for name, array in arrays.items() if array is not None}
+        return self.embed_conditioning(replace(stacked, **on_device))
 
     def embed_text(self, text_ids: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
         """Ids with start and stop (B, T) to (B, T, width); where keep (B,) is 0 only the positions remain."""
@@ -271,6 +323,24 @@ class UnifiedVoice(VoiceConditioner):
         if scheme == "aligned":
             return 0, (self.config.start_speech,)
         return int(self.config.speaker is not None), (_PLACEHOLDER, self.config.start_speech)
+
+
+@contextmanager
+def _without_adapters(layers: Sequence[Any]) -> Iterator[None]:
+    """Context in which adapted layers compute their base's product alone, also if adapters act by row."""
+    wrapped = [layer for layer in layers if hasattr(layer, "base_layer")]
+    for layer in wrapped:
+        layer.forward = layer.base_layer.forward
+    # Hooks of adapters that act by row expect an adapted product.
+    hooks = [(layer, dict(layer._forward_hooks)) for layer in wrapped]
+    for layer, _ in hooks:
+        layer._forward_hooks.clear()
+    try:
+        yield
+    finally:
+        for layer, saved in hooks:
+            layer._forward_hooks.update(saved)
+            del layer.forward
 
 
 Network = TypeVar("Network", bound=VoiceConditioner)
@@ -401,7 +471,8 @@ class IndexTTS2LanguageModel(TransformerLanguageModel):
     def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
                             rng: random.Random) -> Mapping[str, np.ndarray]:
         emotion = target if rng.random() < self.target_emotion_ratio else prompt
-        return {**prompt, "emotion_vector": emotion["emotion_vector"]}
+        names = [name for name in ("emotion_vector", "emotion_latent") if name in emotion]
+        return {**prompt, **{name: emotion[name] for name in names}}
 
     def speaker_embedding(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
         """See `models.base.LanguageModel`; the mean of the latents, or the style, at length 1."""
@@ -415,8 +486,20 @@ class IndexTTS2LanguageModel(TransformerLanguageModel):
         codes = noise.integers(0, config.start_speech, _PROBED_CODES).astype(np.uint16)
         if voice is not None:
             return Features(codes, voice.conditioning)
-        return Features(codes, {name: noise.standard_normal(shape).astype(np.float32)
-                                for name, shape in config.conditioning_shapes.items()})
+        conditioning = {name: noise.standard_normal(shape).astype(np.float32)
+                        for name, shape in {**config.conditioning_shapes, **config.conditioner_shapes}.items()}
+        # What is cached of a clip is what the base makes of the rest.
+        layers = [self.module.get_submodule(name) for name in conditioner_layers(config)]
+        with torch.inference_mode(), _without_adapters(layers):
+            kind = self.module.mel_embedding.weight
+            latent = torch.from_numpy(conditioning["emotion_latent"])[None].to(kind)
+            vector = self.module.emo_layer(self.module.emovec_layer(latent))[0]
+            conditioning["emotion_vector"] = vector.float().cpu().numpy()
+            if config.speaker:
+                hidden = torch.from_numpy(conditioning["speaker_hidden"])[None].to(kind)
+                speaker = self.module.perceiver_encoder.finish(hidden)[0]
+                conditioning["speaker_latents"] = speaker.float().cpu().numpy()
+        return Features(codes, conditioning)
 
     def parameter_group(self, name: str) -> tuple[str, int]:
         """See `models.base.LanguageModel`; the voice conditioner is `unused`, since its results are cached."""
@@ -433,11 +516,25 @@ class IndexTTS2LanguageModel(TransformerLanguageModel):
             self.module.assign_languages(dict(zip(tags, count(len(self.module.lang_embedding.weight)), strict=False)))
 
 
+def conditioner_layers(config: UnifiedVoiceConfig) -> tuple[str, ...]:
+    """Names of the conditioner's layers that may have adapters: those that read what is cached of a clip.
+
+    They make the emotion vector, and the speaker: the perceiver's last feed-forward layer, or in 2.5 the projection of
+    the style. All before them would need the w2v-bert features of each clip, 100 KB a second.
+    """
+    emotion = ("emovec_layer", "emo_layer")
+    if not config.speaker:
+        return (*emotion, "spk_emb_proj")
+    last = f"perceiver_encoder.layers.{config.speaker[1].layers - 1}.1"
+    return (*emotion, f"{last}.0", f"{last}.2")
+
+
 def language_model(module: UnifiedVoice, device: torch.device,
                    max_preferred_text_length: int) -> IndexTTS2LanguageModel:
     """The language model of a network of either variant."""
     model = IndexTTS2LanguageModel(module, module.config.text_rows, device,
                                    max_preferred_text_length=max_preferred_text_length)
+    model.adapter_targets = {**model.adapter_targets, "conditioner": conditioner_layers(module.config)}
     if not module.config.speaker:
         model.base_code_limit, model.codes_per_token = model.base_code_limit // 2, model.codes_per_token // 2
         model.text_tables, model.language_table = (*model.text_tables, LANGUAGE_TABLE), LANGUAGE_TABLE

@@ -53,7 +53,7 @@ def train(workspace: Workspace, *, silent: bool) -> Job:
     errors = tuple(error for error in proof.errors if not error.new) if silent else proof.errors
     certificate.write(path, dataclasses.replace(proof, errors=errors, new_languages=("am",)).with_learning(
         training.directory))
-    verification.sign_file(workspace, path)
+    certificate.write(path, verification.sign(workspace, certificate.read(path)))
     certify = job_chains.create_certify_job(training)
     scenes.append(certify, Queued(), Started(1, 1), Finished({"run": f"run:{training.id}", "checks": 9, **outcome}))
 

@@ -22,6 +22,7 @@ from config import foreign
 from config.errors import UserError
 from config.schema import PackOptions, PrepareOptions
 from core import machine, pack
+from core.dataset import reference_text
 from core.jobs import locks, worker
 from core.jobs.events import Finished, Queued, Started, append_event
 from core.jobs.job import create_job, load_job
@@ -29,7 +30,7 @@ from core.jobs.state import JobBoard
 from core.library import certificate
 from core.library.records import EXPORT_SUMS
 from core.workspace import Workspace
-from data import durable_files, text_chunking
+from data import durable_files, normalisers, text_chunking, unspoken_text
 from data.importers.tables import given_cell, safe_cell
 from data.languages import chatterbox_normaliser, indextts2_normaliser, latin, number_reader, verbalizer, words
 from tests.hostile import foreign_workspace
@@ -51,6 +52,13 @@ TEXT_FUNCTIONS: dict[str, Callable[[str], object]] = {
     "Chatterbox": chatterbox_normaliser.normalise_english, "romanised": latin.romanise,
     "numerals": number_reader.is_geez_numeral, "a cell": safe_cell, "a cell read": given_cell,
     "JSON": lambda text: foreign.loads(json.dumps(text)),
+    "signs of what is not spoken": unspoken_text.signs, "without these signs": unspoken_text.without_signs,
+    "case": lambda text: normalisers.measure_case([text]),
+    "a cased language": lambda text: normalisers.normalise(text, "indextts2-new-latin-cased"),
+    "what is dropped": lambda text: normalisers.dropped(text, "chatterbox-new-latin"),
+    "chunks": lambda text: text_chunking.split_text(text, 200, len, LONG),
+    "words of a reference": reference_text.split_words, "scored letters": words.scored_letters,
+    "rules, Amharic": lambda text: verbalizer.load_verbalizer(verbalizer.rules_text("am").encode()).verbalize(text),
     "sentences": text_chunking.split_sentences,
     "sentences, Amharic": lambda text: text_chunking.split_sentences(text, "", "am"),
 }
@@ -60,7 +68,8 @@ UNITS = {
     "readings": "<a|b>",
     "half readings": "<a|", "bars": "|", "Geez ten thousands": "\u137c", "Geez digits": "\u1369", "stops": ".",
     "Ethiopic stops": "\u1362", "tabs": "\t", "semicolons": ";", "quotes": '"', "digits": "7", "dots": "a.",
-    "combining": "\u0301", "lines": "a\n",
+    "combining": "\u0301", "lines": "a\n", "tags": "<i>", "round brackets": "(a", "square brackets": "[",
+    "times": "10:30 ", "labels": "A: ", "stars": "*a ",
 }
 QUICK_UNITS = ("quotations", "letters", "Han", "half readings", "Geez ten thousands", "tabs")
 LONG = 1 << 20

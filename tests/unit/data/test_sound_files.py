@@ -5,6 +5,7 @@ The inputs are built here from the demo; the real entry points are the commands 
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,16 @@ import pytest
 import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from config.errors import UserError
+from config.schema import PrepareOptions
 from core import prepare
+from core.library.segments import Segments
 from core.workspace import Workspace
 from data import ffmpeg_audio
 from data.measures import measure
-from data.sound_files import examine, read_blocks, read_samples, read_sound
+from data.sound_files import cut_to_flac, examine, read_blocks, read_samples, read_sound
 from tests.unit.outside import RATE, by_command, encoded, joined, needs_ffmpeg, prepared, speech, text
 from tests.unit.small_data import SmallFamily, base
 
@@ -291,6 +295,96 @@ def test_odd_channels_and_offsets_are_reported_by_prepare(ready: Workspace, tmp_
     for words in ("inverted: channels 1 and 2 cancel each other", "nearly: channels 1 and 2 cancel each other",
                   "two: channels 1 and 2 hold different sound", "offset: it has a constant offset (DC) of 20.0%"):
         assert words in warnings
+
+
+def two_speakers() -> np.ndarray:
+    size = min(len(speech(0)), len(speech(1)))
+    return stereo(0.5 * speech(0)[:size], 0.5 * speech(1)[:size])
+
+
+@pytest.mark.parametrize(("channel", "weights"), [("1", (1.0, 0.0)), ("2", (0.0, 1.0)), ("mix", (0.5, 0.5))])
+def test_a_chosen_channel_is_read_by_every_reader(tmp_path: Path, channel: str, weights: tuple[float, float]) -> None:
+    samples = two_speakers() + np.array([0.0, 0.1], np.float32)
+    soundfile.write(tmp_path / "a.wav", samples, RATE, subtype="FLOAT")
+    expected = (two_speakers() * weights).sum(axis=1)
+    expected -= expected.mean()
+    sound = read_sound(tmp_path / "a.wav", channel=channel)
+    blocks = np.concatenate(list(read_blocks(tmp_path / "a.wav", 0.3, channel)))
+    part, _ = cut_to_flac(tmp_path / "a.wav", 0.2, 0.9, channel)
+    cut = read_samples(io.BytesIO(part))[0]
+    for waveform, wanted in ((sound.waveform, expected), (blocks, expected),
+                             (cut, expected[round(0.2 * RATE):round(0.9 * RATE)])):
+        assert len(waveform) == len(wanted)
+        assert np.abs(waveform - wanted).max() < 0.01
+    assert not sound.facts.is_plain
+    assert not [finding for finding in sound.facts.findings() if finding.kind == "channels"]
+
+
+def test_what_was_chosen_for_one_reading_is_not_of_the_next(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", two_speakers(), RATE)
+    measured = examine(tmp_path / "a.wav")
+    assert examine(tmp_path / "a.wav", "2").downmix.weights == (0.0, 1.0)
+    assert examine(tmp_path / "a.wav") == measured
+
+
+@pytest.mark.parametrize("channel", ["auto", "mix", "1", "2"])
+def test_a_recording_with_one_channel_is_read_as_it_is(tmp_path: Path, channel: str) -> None:
+    soundfile.write(tmp_path / "a.wav", speech(0), RATE)
+    assert examine(tmp_path / "a.wav", channel) == examine(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize(("written", "value"), [("Left", "1"), ("right", "2"), (" 3 ", "3"), ("AUTO", "auto"),
+                                                ("mix", "mix"), ("01", "1")])
+def test_spellings_of_a_channel(written: str, value: str) -> None:
+    assert PrepareOptions(channel=written).channel == value
+
+
+@pytest.mark.parametrize("written", ["", "0", "-1", "65", "1.5", "centre", "\u0661", "left,right"])
+def test_what_is_no_channel_is_refused(written: str) -> None:
+    with pytest.raises(ValidationError, match="write auto, mix, left, right or a number"):
+        PrepareOptions(channel=written)
+
+
+@pytest.mark.parametrize(("words", "number"), [("left", 0), ("right", 1), ("2", 1)])
+def test_prepare_takes_the_channel_that_a_person_chose(ready: Workspace, tmp_path: Path, words: str,
+                                                       number: int) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "two.wav", two_speakers(), RATE)
+    soundfile.write(tmp_path / "in" / "one.wav", speech(2), RATE)
+    table(tmp_path / "in", ["two", "one"], [text(0), text(2)])
+    dataset, warnings = prepared(ready, tmp_path / "in", "am", "--held-out", "0", "--channel", words, "--keep-edges")
+    kept = {clip.id: read_samples(dataset.audio_path(clip))[0] for clip in dataset.clips}
+    assert likeness(kept["two"], two_speakers()[:, number]) > 0.999
+    assert abs(likeness(kept["two"], two_speakers()[:, 1 - number])) < 0.5
+    assert likeness(kept["one"], speech(2)) > 0.999
+    assert "different sound" not in warnings
+
+
+def test_a_channel_that_a_recording_lacks_leaves_it_out(ready: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "two.wav", two_speakers(), RATE)
+    soundfile.write(tmp_path / "in" / "one.wav", speech(2), RATE)
+    table(tmp_path / "in", ["two", "one"], [text(0), text(2)])
+    dataset, warnings = prepared(ready, tmp_path / "in", "am", "--held-out", "0", "--channel", "3")
+    assert [clip.id for clip in dataset.clips] == ["one"]
+    assert "it has 2 channels, and channel 3 was chosen" in warnings
+
+
+@pytest.mark.parametrize(("channel", "number"), [("left", 0), ("right", 1)])
+def test_segment_cuts_the_channel_that_a_person_chose(ready: Workspace, tmp_path: Path, channel: str,
+                                                      number: int) -> None:
+    """One speaker after the other, each in a channel: what is cut of a channel lies where its speaker speaks."""
+    first, second = (np.concatenate([0.5 * speech(place) for place in places]) for places in ((0, 1), (2, 3)))
+    talk = stereo(np.concatenate([first, 0 * second]), np.concatenate([0 * first, second]))
+    soundfile.write(tmp_path / "talk.wav", talk, RATE)
+    name = f"talk-{channel}"
+    code, warnings = by_command(ready, "segment", "--source", str(tmp_path / "talk.wav"), "--segments", name,
+                                "--language", "am", "--channel", channel)
+    assert code == 0, warnings
+    pieces = Segments.load(ready.segments / name).pieces()
+    border = len(first) / RATE
+    assert pieces
+    assert all((piece.from_s < border - 0.5) == (number == 0) for piece in pieces)
 
 
 # --- joined files that libsndfile and ffmpeg read to the end of the first ---

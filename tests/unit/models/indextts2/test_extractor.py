@@ -128,7 +128,10 @@ def test_features_hold_one_code_each_20_ms_and_conditioning_in_half_precision(ex
     assert features.speech_codes.shape == (75,)
     assert features.speech_codes.dtype == np.uint16
     assert {name: (value.shape, value.dtype) for name, value in features.conditioning.items()} == {
-        "speaker_latents": ((4, 32), np.float16), "emotion_vector": ((32,), np.float16)}
+        "speaker_latents": ((4, 32), np.float16), "emotion_vector": ((32,), np.float16),
+        # What the conditioner's last layers read, for adapters of these layers.
+        "speaker_hidden": ((4, 32), np.float16),
+        "emotion_latent": ((extractor.conditioner.config.emotion[1].width,), np.float16)}
 
 
 def test_a_long_clip_prompts_with_its_first_15_seconds(extractor: IndexTTS2Extractor) -> None:
