@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.unit.test_unified_voice import CPU, SMALL, published
 
 from config.errors import UserError
 from config.schema import TrainOptions
@@ -21,6 +20,7 @@ from models.indextts2.unified_voice import (
     load,
 )
 from models.language_model import TransformerLanguageModel
+from tests.unit.models.indextts2.test_unified_voice import CPU, SMALL, published
 
 SMALL_2_5 = replace(SMALL, speaker=None, style=192, languages=110)
 ALONE = TrainOptions(adapter_rank=0, adapter_rank_conditioner=4, seed=1)

@@ -8,11 +8,11 @@ from pathlib import Path
 import gradio as gr
 import pytest
 import yaml
-from tests.unit.test_other_projects import SETTINGS, saved
 
 from config import foreign_settings
 from config.errors import UserError
 from config.schema import TrainOptions
+from tests.unit.config.test_foreign_settings import SETTINGS, saved
 from ui import foreign_settings as section
 from ui.form import build_form, parse
 

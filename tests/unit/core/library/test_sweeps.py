@@ -10,7 +10,6 @@ from typing import cast
 
 import gradio as gr
 import pytest
-from tests.unit.test_learning import HEALTHY
 
 from config.errors import UserError
 from config.schema import SweepOptions, TrainOptions
@@ -25,6 +24,7 @@ from core.library.learning import Estimate, Learning, LearningRecord, LearningRe
 from core.library.sweeps import SweepRecord, Trial
 from core.workspace import Workspace
 from scripts.command import read_grid
+from tests.unit.core.library.test_learning import HEALTHY
 from tests.worlds import Listener, extended_world, train_options
 from ui import sweeps as page
 from ui.form import Value, build_form

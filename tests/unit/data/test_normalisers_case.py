@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from chatterbox_text import forget_tools, multilingual, paragraphs, remove_packages
 from hypothesis import given
 from hypothesis import strategies as st
-from small_data import Recorder, base
-from test_indextts2_text import PIECES, REFERENCE
-from test_vocabulary import options, write
 
 from config.errors import UserError
 from core import tokenizer
@@ -22,6 +18,10 @@ from core.workspace import Workspace
 from data.front_end import FrontEnd
 from data.normalisers import CASED, NORMALISERS, dropped, for_other_language, measure_case, normalise
 from models.indextts2.family import base_front_end
+from tests.unit.chatterbox_text import forget_tools, multilingual, paragraphs, remove_packages
+from tests.unit.core.test_tokenizer import options, write
+from tests.unit.data.languages.test_indextts2_normaliser import PIECES, REFERENCE
+from tests.unit.small_data import Recorder, base
 
 # In Ibibio's ASCII spelling capitals are letters: N is ŋ, O is ɔ.
 IBIBIO = ("ami bON idiok", "owo bon utom", "mkpOn edi dO", "ebOk bON ami", "owo dON ufOk", "ayin bon mme bON")
