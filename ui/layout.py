@@ -175,7 +175,16 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
     def tab_of(event: gr.SelectData) -> str:
         return next((name for name, label in PLACES if label == event.value), "start")
 
+    def choice_of(request: gr.Request, name: str) -> object:
+        """The job that the address names, until a refresh brings all choices with their titles."""
+        job = request.query_params.get(name, "")
+        known = any(state.id == job for state in live.board.states())
+        return gr.update(choices=[job], value=job) if known else gr.skip()
+
     def loaded(request: gr.Request) -> list[object]:
+        return [*opened(request), choice_of(request, "run"), choice_of(request, "comparison")]
+
+    def opened(request: gr.Request) -> list[object]:
         asked = request.query_params.get("tab", "start")
         name = FORMER_TABS.get(asked, asked)
         if name in dict(DRAWER):
@@ -191,7 +200,9 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
     shown, name = gr.Button(visible="hidden", elem_id="shown-tab"), gr.Textbox("", visible="hidden")
     shown.click(lambda shown_name: shown_name, [name], [page.tab], js="() => [window.lisanShownTab()]", **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
-    blocks.load(loaded, None, [page.tabs, drawer, page.tab], **QUIET).then(
+    for name, choice in (("run", page.run), ("comparison", page.pair)):
+        choice.input(None, [choice], None, js=f"(job) => {{ window.lisanRememberChoice('{name}', job); }}")
+    blocks.load(loaded, None, [page.tabs, drawer, page.tab, page.run, page.pair], **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
 
 

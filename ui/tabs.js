@@ -8,12 +8,34 @@
     return tab ? tab.dataset.tabId : "";
   };
   window.lisanShownTab = () => selected(isOpen() ? "#drawer-tabs" : "#tabs") || "start";
-  window.lisanRememberTab = () => setTimeout(() => {
-    const name = window.lisanShownTab();
+  /* Each tab, run and comparison has an address. Back returns to the one before, and does not leave the app. */
+  const CHOICES = {run: "train", comparison: "listen"};  // by parameter, the tab of the choice
+  let returning = 0;
+  const remember = (changes) => {
     const address = new URL(window.location.href);
-    address.searchParams.set("tab", name);
-    if (address.href !== window.location.href) window.history.replaceState(null, "", address);
+    for (const [name, value] of Object.entries(changes)) {
+      if (value) address.searchParams.set(name, value);
+      else address.searchParams.delete(name);
+    }
+    if (address.href === window.location.href) return;
+    if (Date.now() < returning) window.history.replaceState(null, "", address);
+    else window.history.pushState(null, "", address);
+  };
+  window.lisanRememberChoice = (name, value) => remember({tab: CHOICES[name], [name]: value});
+  window.lisanRememberTab = () => setTimeout(() => {
+    const tab = window.lisanShownTab();
+    const others = Object.keys(CHOICES).filter((name) => CHOICES[name] !== tab);
+    remember({tab, ...Object.fromEntries(others.map((name) => [name, ""]))});
   }, 60);
+  window.addEventListener("popstate", () => {
+    const asked = new URL(window.location.href).searchParams;
+    const name = asked.get("tab") || "start";
+    const tab = [...document.querySelectorAll("#tabs > .tab-wrapper [role=tab]")].find(
+      (button) => button.dataset.tabId === name);
+    if (!tab || isOpen() || Object.keys(CHOICES).some((name) => asked.get(name))) { window.location.reload(); return; }
+    returning = Date.now() + 1000;
+    tab.click();
+  });
   document.addEventListener("click", (event) => {
     if (event.target.closest && event.target.closest('[role="tab"], .overflow-dropdown button')) window.lisanRememberTab();
   });
