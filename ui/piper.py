@@ -12,7 +12,7 @@ from ui.live import View
 from ui.markup import Html, element, join, paragraph
 from ui.page import Page
 
-TAB = "certificate"
+TAB = "share"
 
 
 def build(page: Page) -> None:

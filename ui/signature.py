@@ -24,7 +24,7 @@ from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
 
-TAB = "certificate"
+TAB = "share"
 _TONES = {MakerOutcome.TRUSTED: "good", MakerOutcome.OTHER_FILES: "bad", MakerOutcome.INVALID: "bad"}
 
 
