@@ -117,7 +117,8 @@ class UnifiedVoiceConfig:
                             f"speaks up to {self.max_codes} ({self.max_codes / self.code_rate:g} s).",
                             "Split the text, or choose another duration or a higher speaking rate.")
 
-        speakers, vectors = (torch.from_numpy(np.stack([arrays[name] for arrays in conditioning])) for name in shapes)
+        stacked = {name: np.stack([arrays[name] for arrays in conditioning]) for name in shapes}
+        speakers, vectors = map(torch.from_numpy, stacked.values())
         return VoiceConditioning(speakers, vectors, torch.tensor(durations))
 
 
