@@ -93,7 +93,7 @@ class SpeechEngine:
             if deadline is not None and (not self.requests or time.monotonic() > deadline):
                 break
         self._run_commands()
-        for request in self._synthesizer.requests:
+        for request in self._synthesizer.open_requests:
             self._synthesizer.cancel(request)
             request.finish(ShuttingDown())
 
@@ -106,7 +106,7 @@ class SpeechEngine:
 
     def _end_late_requests(self) -> None:
         now = time.monotonic()
-        late = [request for request in self._synthesizer.requests if now - request.arrived > self._max_seconds]
+        late = [request for request in self._synthesizer.open_requests if now - request.arrived > self._max_seconds]
         for request in late:
             self._synthesizer.cancel(request)
             request.finish(UserError(f"The request was not done after {self._max_seconds:g} s.",

@@ -88,7 +88,12 @@ class ContinuousSynthesizer:
         self._keys = itertools.count()
 
     @property
-    def requests(self) -> list[SpeechRequest]:
+    def requests(self) -> int:
+        """The number of requests that have not ended."""
+        return len(self._chunks)
+
+    @property
+    def open_requests(self) -> list[SpeechRequest]:
         """The requests that have not ended."""
         return list(self._chunks)
 
