@@ -168,7 +168,7 @@ VERBS: Mapping[str, Verb] = {
         "Serve speech", "core.serve", ServeOptions, "share",
         "export:my-voice-1", resumes=True, needs={"models": "reference"}),
     "piper_dataset": Verb(
-        "Make dataset for Piper", "core.piper_dataset", PiperDatasetOptions, "certificate",
+        "Make dataset for Piper", "core.piper_dataset", PiperDatasetOptions, "share",
         "export:my-voice-1 --file sentences.txt", resumes=True,
         needs={"voice_model": "reference", "file": "file"}),
     "push": Verb(
