@@ -79,7 +79,7 @@
   /* The translation of a text of one or more sentences, and whether the table has all of it. */
   const look_up = (text) => {
     const inner = text.trim();
-    if (!/[A-Za-z]{2}/.test(inner)) return {shown: text, whole: true};
+    if (!/[A-Za-z]/.test(inner)) return {shown: text, whole: true};
     const known = memory.get(text);
     if (known) return known;
     const plain = inner.replace(/\s+/g, " ");
