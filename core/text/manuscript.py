@@ -150,7 +150,7 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
                      language: str) -> Manuscript:
     """The sentences of `book`; `UserError` names characters that the model lacks, unless `unknown` allows them."""
     spellings = read_pronunciations(options.pronunciations)
-    whole_text = "\n".join(block.text for chapter in book.chapters for block in chapter.blocks)
+    whole_text = "\n".join(block.text for block in book.blocks)
     folded_text = " ".join(whole_text.casefold().split())
     used = {word: spelling for word, spelling in spellings.items() if word.casefold() in folded_text}
     rules, rules_note = number_rules(workspace, options, front_end, language)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from itertools import chain
 from typing import Literal
 
 from config import foreign
@@ -77,6 +78,11 @@ class Document:
     title: str = ""
     language: str = ""
     footnotes: int = 0
+
+    @property
+    def anchors(self) -> frozenset[str]:
+        """The ids at any of its blocks."""
+        return frozenset(chain.from_iterable(block.anchors for block in self.blocks))
 
 
 def decode(content: bytes) -> str:
@@ -148,10 +154,12 @@ def _linear(content: str) -> str:
     """The document without comments, and without tags that never end: `html.parser` reads on to the end for each."""
     pieces: list[str] = []
     place = 0
-    while (begin := content.find("<!--", place)) >= 0:
+    begin = content.find("<!--")
+    while begin >= 0:
         pieces.append(content[place:begin])
         end = content.find("-->", begin + 4)
         place = len(content) if end < 0 else end + 3
+        begin = content.find("<!--", place)
     pieces.append(content[place:])
     text = "".join(pieces)
     # What stands after the last end of a tag is no tag.
@@ -272,15 +280,16 @@ class _Parser(HTMLParser):
 
     def _anchor(self, attributes: Mapping[str, str | None]) -> None:
         for name in ("id", "name"):
-            if value := attributes.get(name):
+            value = attributes.get(name)
+            if value:
                 self._anchors.append(value[:200])
 
     def _begin(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
         if tag == "html" or (tag == "body" and not self.language):
             self.language = one_line(attributes.get("xml:lang") or attributes.get("lang") or self.language)
-        types = {word.removeprefix("doc-") for name in ("epub:type", "role")
-                 for word in (attributes.get(name) or "").lower().split()}
+        kinds = f"{attributes.get('epub:type') or ''} {attributes.get('role') or ''}"
+        types = {word.removeprefix("doc-") for word in kinds.lower().split()}
         classes = set((attributes.get("class") or "").lower().split())
         left_out = types & _SKIPPED_TYPES or classes & _SKIPPED_CLASSES
         skipped = bool(tag in _SKIPPED or left_out or "hidden" in attributes

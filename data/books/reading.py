@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from config import foreign
@@ -52,7 +53,12 @@ class Book:
 
     @property
     def words(self) -> int:
-        return sum(len(block.text.split()) for chapter in self.chapters for block in chapter.blocks)
+        return sum(len(block.text.split()) for block in self.blocks)
+
+    @property
+    def blocks(self) -> tuple[TextBlock, ...]:
+        """The blocks of all chapters."""
+        return tuple(chain.from_iterable(chapter.blocks for chapter in self.chapters))
 
 
 def read_book(path: Path, name: str = "") -> Book:
@@ -77,7 +83,7 @@ def _of_epub(path: Path) -> Book:
         # Without a table of contents each document with a heading begins a chapter.
         parts = [list(document.blocks) for _, document in packed.documents]
         by_document = list(_titled(_joined_without_heading(parts), packed.title))
-        by_heading = list(_by_headings([block for part in parts for block in part], packed.title))
+        by_heading = list(_by_headings(list(chain.from_iterable(parts)), packed.title))
         chapters = by_document if len(by_document) > 1 else by_heading
     footnotes = sum(document.footnotes for _, document in packed.documents)
     language = packed.language or next((document.language for _, document in packed.documents if document.language), "")
@@ -105,13 +111,13 @@ def _chapters_of_contents(documents: Sequence[tuple[str, markup.Document]],
     for _ in range(_DEEPEST_LEVEL):
         further: list[Entry] = []
         for part in parts:
-            if sum(len(block.text.split()) for _, block in part.blocks) > _LONG_CHAPTER_WORDS:
+            if sum(len(block.text.split()) for block in part.texts) > _LONG_CHAPTER_WORDS:
                 further += _next_level(part, by_document, starts)
         if not further:
             break
         starts += further
         parts = _cut(documents, starts)
-    return list(_titled(((part.title, [block for _, block in part.blocks]) for part in parts), book_title))
+    return list(_titled(((part.title, part.texts) for part in parts), book_title))
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,10 @@ class _Part:
     title: str
     blocks: list[tuple[str, TextBlock]]
 
+    @property
+    def texts(self) -> list[TextBlock]:
+        return [block for _, block in self.blocks]
+
 
 def _cut(documents: Sequence[tuple[str, markup.Document]], starts: Sequence[Entry]) -> list[_Part]:
     titles_by_document: dict[str, dict[str, str]] = {}
@@ -129,7 +139,7 @@ def _cut(documents: Sequence[tuple[str, markup.Document]], starts: Sequence[Entr
     parts: list[_Part] = []
     for name, document in documents:
         titles = titles_by_document.get(name, {})
-        anchors = {anchor for block in document.blocks for anchor in block.anchors}
+        anchors = document.anchors
         # No anchor means the beginning of the document; so does a lost one, if it is the only entry.
         whole = titles.get("") or ("" if anchors & titles.keys() else next(iter(titles.values()), ""))
         if whole or not parts:
@@ -146,9 +156,12 @@ def _cut(documents: Sequence[tuple[str, markup.Document]], starts: Sequence[Entr
 def _next_level(part: _Part, by_document: Mapping[str, Sequence[Entry]], starts: Sequence[Entry]) -> list[Entry]:
     """The entries of the highest level that name a place within a part, and begin none yet."""
     begun = {(entry.document, entry.anchor) for entry in starts}
-    places = {(name, anchor) for name, block in part.blocks for anchor in block.anchors}
-    inside = [entry for name in dict.fromkeys(name for name, _ in part.blocks)
-              for entry in by_document.get(name, ()) if (name, entry.anchor) in places - begun]
+    places: set[tuple[str, str]] = set()
+    for name, block in part.blocks:
+        places.update((name, anchor) for anchor in block.anchors)
+    inside: list[Entry] = []
+    for name in dict.fromkeys(name for name, _ in part.blocks):
+        inside += [entry for entry in by_document.get(name, ()) if (name, entry.anchor) in places - begun]
     level = min((entry.level for entry in inside), default=0)
     return [entry for entry in inside if entry.level == level]
 
