@@ -203,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = {hours: pack_memory(hours, args.workspace) for hours in args.hours}
     lines += [f"| {hours} | {' | '.join(memory_text(size) for size in sizes)} |" for hours, sizes in memory.items()]
     sys.stdout.write("\n".join(lines) + "\n")
-    values = {"rows": [asdict(row) for row in rows], "simulated": efficiencies, "memory": memory}
-    (args.workspace / "engines.json").write_text(json.dumps(values, indent=1), encoding="utf-8")
+    report = {"rows": [asdict(row) for row in rows], "simulated": efficiencies, "memory": memory}
+    (args.workspace / "engines.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     return 0
 
 
