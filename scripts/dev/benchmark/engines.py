@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m scripts.dev.benchmark.engines --workspace FOLDER --engines here processes --workers 1 2
 
 Extracts the features of the demo and transcribes clips of it by the built-in recogniser, --rounds times by turns. The
-rate counts from the first outcome to the last, and the start of the workers is listed beside it. The generated work
+rate counts from the first outcome of every worker to the last, and the start is listed beside it. The generated work
 sleeps, so that many workers can be tried on few cores: its efficiency is that of the driver and the pipes alone.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from config.errors import UserError
 from config.schema import DEMO_DATASET, PrepareOptions, SegmentOptions, TranscribeOptions
 from core.jobs.engines import Engine, run_batches
 from core.jobs.events import Event, Progress, Stage
@@ -55,11 +56,14 @@ class _Clock:
     def stop_requested(self) -> bool:
         return False
 
-    def rate(self) -> tuple[float, float]:
-        """Items a second between the first outcome and the last, and seconds until the first."""
+    def rate(self, workers: int) -> tuple[float, float]:
+        """Items a second, and seconds until the first outcome. The first outcome of every worker is its start."""
         begin, outcomes = self.times[0], [entry for entry in self.times[1:] if entry[1] > 0]
-        first, last = outcomes[0], outcomes[-1]
-        return (last[1] - first[1]) / (last[0] - first[0]), first[0] - begin[0]
+        if len(outcomes) < 3 * workers:
+            raise UserError(f"{len(outcomes)} batches are too few to measure {workers} workers, which need "
+                            f"{3 * workers}.", "Use more clips (--clips).")
+        first, last = outcomes[workers - 1], outcomes[-1]
+        return (last[1] - first[1]) / (last[0] - first[0]), outcomes[0][0] - begin[0]
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def measure_verb(work: str, folder: Path, engine: str, workers: int, clips: int)
         clock = _Clock(folder, "features")
         prepare.run(PrepareOptions.model_validate({**DEMO_DATASET, "max_clips": clips, "device": "cpu", **choice}),
                     workspace, clock)
-        return clock.rate()
+        return clock.rate(workers)
 
     # The demo's own recordings, cut at their pauses.
     from core.sources import dataset_source
@@ -101,7 +105,7 @@ def measure_verb(work: str, folder: Path, engine: str, workers: int, clips: int)
     clock = _Clock(folder, "transcribe")
     transcribe.run(TranscribeOptions.model_validate({"segments": "demo", "recogniser": "built-in", "device": "cpu",
                                                      **choice}), workspace, clock)
-    return clock.rate()
+    return clock.rate(workers)
 
 
 def load_nothing(_reporter: Reporter) -> None:
@@ -199,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = {hours: pack_memory(hours, args.workspace) for hours in args.hours}
     lines += [f"| {hours} | {' | '.join(memory_text(size) for size in sizes)} |" for hours, sizes in memory.items()]
     sys.stdout.write("\n".join(lines) + "\n")
-    results = {"rows": [asdict(row) for row in rows], "simulated": efficiencies, "memory": memory}
-    (args.workspace / "engines.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    report = {"rows": [asdict(row) for row in rows], "simulated": efficiencies, "memory": memory}
+    (args.workspace / "engines.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     return 0
 
 
