@@ -41,7 +41,7 @@ _PRUNE_AFTER = 1 / 3  # share of a trial's steps
 _PRUNE_TRIALS = 2  # earlier trials that a median needs
 _LOG_RANGE = 10.0  # Optuna takes a wider range of positive values on a logarithmic scale
 _STATUS_ORDER: tuple[TrialStatus, ...] = ("finished", "pruned", "stopped", "running", "failed", "waiting")
-_BEST_FIRST = (Learning.LEARNED, Learning.PARTLY_LEARNED, Learning.NOT_MEASURED, Learning.NOT_LEARNED, Learning.SILENT)
+_BEST_FIRST = (Learning.LEARNED, Learning.PARTLY_LEARNED, Learning.NOT_MEASURED, Learning.NOT_LEARNED)
 _OWN_OPTIONS = set(SweepOptions.model_fields) - set(TrainOptions.model_fields)
 
 
@@ -321,7 +321,9 @@ def rank(record: SweepRecord, options: SweepOptions) -> list[Trial]:
 
     def key(numbered: tuple[int, Trial]) -> tuple[float, ...]:
         number, trial = numbered
-        outcome = 0 if options.search == "learning_rate" else _BEST_FIRST.index(trial.learning)
+        # A silent model is no further behind than one that speaks and learned nothing: its loss may be far lower.
+        learned = Learning.NOT_LEARNED if trial.learning.bad else trial.learning
+        outcome = 0 if options.search == "learning_rate" else _BEST_FIRST.index(learned)
         cer = trial.cer.mean if by_cer and trial.cer else 0.0
         return _STATUS_ORDER.index(trial.status), outcome, cer, trial.loss, number
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,11 @@ def wait_for(condition: Callable[[], object], job: Job) -> None:
 
 
 def kill(job: Job) -> None:
-    """Kill the worker of a job and its processes, with SIGKILL."""
+    """Kill the worker of a job and its processes, with SIGKILL, unless it has just ended."""
     group = locks.read_holder(job.lock).partition(" ")[2].strip()
     assert group.isdigit()
-    os.killpg(int(group), signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(int(group), signal.SIGKILL)
     wait_for(lambda: not locks.is_held(job.lock), job)
 
 
