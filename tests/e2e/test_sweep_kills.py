@@ -16,7 +16,7 @@ from config.schema import SweepOptions
 from core.jobs import control, locks
 from core.jobs.job import Job, create_job, load_job
 from core.library import sweeps
-from core.library.sweeps import Trial
+from core.library.sweeps import SweepTrial
 from core.workspace import Workspace
 from tests.worlds import extended_world, train_options
 
@@ -45,7 +45,7 @@ def kill(job: Job) -> None:
     wait_for(lambda: not locks.is_held(job.lock), job)
 
 
-def ranking(job: Job) -> list[Trial]:
+def ranking(job: Job) -> list[SweepTrial]:
     record = sweeps.read_sweep(job.directory)
     assert record is not None
     return [dataclasses.replace(trial, run="")
