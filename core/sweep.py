@@ -18,7 +18,7 @@ from core.jobs.job import Job, create_job, load_job_directory
 from core.jobs.reporter import Reporter, StopRequested, pluralize
 from core.jobs.state import JobReader, JobState
 from core.library import sweeps
-from core.library.sweeps import SweepRecord, Trial
+from core.library.sweeps import SweepRecord, SweepTrial
 from core.workspace import Workspace
 
 _POLL_S = 0.3
@@ -40,7 +40,7 @@ def run(options: SweepOptions, workspace: Workspace, reporter: Reporter) -> Resu
     for index in range(count):
         # The plan of a trial is stored before its run exists, so that a resume finds that run.
         if index == len(record.trials):
-            trial = Trial(f"{folder.name}-{index + 1:02d}", sweeps.propose(options, record.trials))
+            trial = SweepTrial(f"{folder.name}-{index + 1:02d}", sweeps.propose(options, record.trials))
             record = replace(record, trials=(*record.trials, trial))
             sweeps.write_sweep(folder, record)
         trial = _run_trial(options, workspace, reporter, record, index)
@@ -62,7 +62,7 @@ def run(options: SweepOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 
 def _run_trial(options: SweepOptions, workspace: Workspace, reporter: Reporter, record: SweepRecord,
-               index: int) -> Trial:
+               index: int) -> SweepTrial:
     """Run trial `index`, or what is missing of it. Returns it with its measurements."""
     trial, earlier = record.trials[index], record.trials[:index]
     job = _trial_job(options, workspace, trial)
@@ -97,11 +97,12 @@ def _run_trial(options: SweepOptions, workspace: Workspace, reporter: Reporter, 
         time.sleep(_POLL_S)
 
 
-def _measure(options: SweepOptions, trial: Trial, reader: JobReader, earlier: tuple[Trial, ...]) -> Trial:
+def _measure(options: SweepOptions, trial: SweepTrial, reader: JobReader,
+             earlier: tuple[SweepTrial, ...]) -> SweepTrial:
     return sweeps.measure(trial, reader.state(), earlier, prune=options.prune)
 
 
-def _trial_job(options: SweepOptions, workspace: Workspace, trial: Trial) -> Job:
+def _trial_job(options: SweepOptions, workspace: Workspace, trial: SweepTrial) -> Job:
     """The job of a trial, created unless it exists."""
     directory = workspace.runs / trial.run
     if directory.exists():
@@ -126,7 +127,7 @@ def _begin(job: Job, state: JobState, *, is_pruned: bool) -> bool:
     return True
 
 
-def _note(index: int, trial: Trial, state: JobState) -> str:
+def _note(index: int, trial: SweepTrial, state: JobState) -> str:
     """Such as "trial 2, adapter_lr 0.002: step 40 of 80, held-out loss 2.310"."""
     place = f"step {state.steps[-1].step} of {state.steps[-1].total_steps}" if state.steps else state.status
     loss = f", held-out loss {state.evaluations[-1].speech_loss:.3f}" if state.evaluations else ""

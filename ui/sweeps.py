@@ -15,7 +15,7 @@ from core.jobs import control
 from core.jobs.job import load_job
 from core.jobs.state import JobState
 from core.library import sweeps
-from core.library.sweeps import SweepRecord, Trial
+from core.library.sweeps import SweepRecord, SweepTrial
 from ui import job_views, verb_form
 from ui.charts import Series, chart
 from ui.form import OptionsForm, Value, build_fields
@@ -138,7 +138,7 @@ def sweep_choices(view: View) -> object:
     return gr.update(**view.choices("sweep", titles, selected_sweep(view)))
 
 
-def trials_of(state: JobState) -> list[Trial]:
+def trials_of(state: JobState) -> list[SweepTrial]:
     """The trials of a sweep, best first; none where its record is missing or damaged."""
     with suppress(UserError):
         record = sweeps.read_sweep(state.job.directory)

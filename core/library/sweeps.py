@@ -7,7 +7,6 @@ ends with the ranking of one that was not. Nothing here loads torch.
 from __future__ import annotations
 
 import difflib
-import importlib
 import importlib.util
 import math
 import shlex
@@ -41,12 +40,12 @@ _PRUNE_AFTER = 1 / 3  # share of a trial's steps
 _PRUNE_TRIALS = 2  # earlier trials that a median needs
 _LOG_RANGE = 10.0  # Optuna takes a wider range of positive values on a logarithmic scale
 _STATUS_ORDER: tuple[TrialStatus, ...] = ("finished", "pruned", "stopped", "running", "failed", "waiting")
-_BEST_FIRST = (Learning.LEARNED, Learning.PARTLY_LEARNED, Learning.NOT_MEASURED, Learning.NOT_LEARNED, Learning.SILENT)
+_BEST_FIRST = (Learning.LEARNED, Learning.PARTLY_LEARNED, Learning.NOT_MEASURED, Learning.NOT_LEARNED)
 _OWN_OPTIONS = set(SweepOptions.model_fields) - set(TrainOptions.model_fields)
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """One run of a sweep. Losses are held-out speech losses in nats a code, error rates from 0 to about 1."""
 
     run: str  # id of its training
@@ -83,9 +82,9 @@ class SweepRecord:
     """`sweep.json`: the trials in the order in which they run."""
 
     count: int  # number of all trials
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[SweepTrial, ...] = ()
 
-    def number(self, trial: Trial) -> int:
+    def number(self, trial: SweepTrial) -> int:
         """The number of a trial, from 1."""
         return self.trials.index(trial) + 1
 
@@ -180,7 +179,7 @@ def learning_rate_changes(options: SweepOptions) -> list[dict[str, Any]]:
     return [{name: min(1.0, float(f"{getattr(options, name) * factor:.6g}")) for name in names} for factor in _FACTORS]
 
 
-def propose(options: SweepOptions, trials: Sequence[Trial]) -> dict[str, Any]:
+def propose(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, Any]:
     """The changes of the trial after `trials`."""
     if options.search == "learning_rate":
         return learning_rate_changes(options)[len(trials)]
@@ -189,11 +188,12 @@ def propose(options: SweepOptions, trials: Sequence[Trial]) -> dict[str, Any]:
     return _propose_by_optuna(options, trials)
 
 
-def _propose_by_optuna(options: SweepOptions, trials: Sequence[Trial]) -> dict[str, Any]:
+def _propose_by_optuna(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, Any]:
     """The next proposal of Optuna's TPE sampler. The earlier ones are asked for again, so nothing needs to be stored:
     with the same seed and the same results the sampler proposes the same.
     """
-    optuna = importlib.import_module("optuna")
+    import optuna  # optional
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=options.seed))
     for trial in trials:
@@ -207,16 +207,18 @@ def _propose_by_optuna(options: SweepOptions, trials: Sequence[Trial]) -> dict[s
 
 def _distributions(options: SweepOptions) -> dict[str, Any]:
     """Optuna's distributions: numbers between the smallest and the largest value, other values as they are."""
-    kinds = importlib.import_module("optuna.distributions")
-    result = {}
+    from optuna import distributions  # optional
+
+    result: dict[str, Any] = {}
     for name, values in varied_values(options).items():
         numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
         if len(numbers) < len(values) or len(values) < 2:
-            result[name] = kinds.CategoricalDistribution(values)
+            result[name] = distributions.CategoricalDistribution(values)
             continue
         low, high = min(numbers), max(numbers)
         is_log = low > 0 and high / low >= _LOG_RANGE
-        kind = kinds.IntDistribution if all(isinstance(value, int) for value in numbers) else kinds.FloatDistribution
+        is_whole = all(isinstance(value, int) for value in numbers)
+        kind = distributions.IntDistribution if is_whole else distributions.FloatDistribution
         result[name] = kind(low, high, log=is_log)
     return result
 
@@ -243,12 +245,12 @@ def trial_options(options: SweepOptions, changes: Mapping[str, Any]) -> TrainOpt
     return _with_changes(options, {**short, **changes})
 
 
-def further_options(options: SweepOptions, trial: Trial) -> TrainOptions:
+def further_options(options: SweepOptions, trial: SweepTrial) -> TrainOptions:
     """The options of a run that goes on from the weights of a trial, with the steps and the schedule of the sweep."""
     return _with_changes(options, {**trial.changes, "init_from": f"run:{trial.run}"})
 
 
-def further_command(options: SweepOptions, trial: Trial, workspace: Workspace) -> str:
+def further_command(options: SweepOptions, trial: SweepTrial, workspace: Workspace) -> str:
     """The command that goes on from the weights of a trial."""
     arguments = to_arguments(further_options(options, trial), ("extension", "dataset"))
     return shlex.join(("python", "-m", "scripts.train", "--workspace", str(workspace.path), *arguments))
@@ -259,7 +261,7 @@ def _with_changes(options: TrainOptions, changes: Mapping[str, Any]) -> TrainOpt
     return parse_options(TrainOptions, {**values, **changes})
 
 
-def measure(trial: Trial, state: JobState | None, earlier: Sequence[Trial], *, prune: bool) -> Trial:
+def measure(trial: SweepTrial, state: JobState | None, earlier: Sequence[SweepTrial], *, prune: bool) -> SweepTrial:
     """The trial with what its journal says; None: it has not begun.
 
     Only what a run wrote up to its pruning counts, so it does not matter how soon it stopped after that.
@@ -297,7 +299,7 @@ def prune_point(losses: Mapping[int, float], earlier: Sequence[Mapping[int, floa
     return 0, 0.0
 
 
-def _measure_finished(trial: Trial, state: JobState) -> Trial:
+def _measure_finished(trial: SweepTrial, state: JobState) -> SweepTrial:
     best = (state.result or {}).get("best_step")
     step = best if isinstance(best, int) else trial.step
     report = learning.read_report(state.job.directory, step)
@@ -312,28 +314,30 @@ def _measure_finished(trial: Trial, state: JobState) -> Trial:
                    outcome=learning.describe_report(report), change=changes[0] if len(changes) == 1 else None)
 
 
-def rank(record: SweepRecord, options: SweepOptions) -> list[Trial]:
+def rank(record: SweepRecord, options: SweepOptions) -> list[SweepTrial]:
     """The trials, best first: by status, outcome, CER where all finished trials have it, and held-out loss.
 
     The search for the learning rate goes by the loss alone: a tenth of the steps teaches no language.
     """
     by_cer = all(trial.cer for trial in record.trials if trial.status == "finished")
 
-    def key(numbered: tuple[int, Trial]) -> tuple[float, ...]:
+    def key(numbered: tuple[int, SweepTrial]) -> tuple[float, ...]:
         number, trial = numbered
-        outcome = 0 if options.search == "learning_rate" else _BEST_FIRST.index(trial.learning)
+        # A silent model is no further behind than one that speaks and learned nothing: its loss may be far lower.
+        learned = Learning.NOT_LEARNED if trial.learning.bad else trial.learning
+        outcome = 0 if options.search == "learning_rate" else _BEST_FIRST.index(learned)
         cer = trial.cer.mean if by_cer and trial.cer else 0.0
         return _STATUS_ORDER.index(trial.status), outcome, cer, trial.loss, number
 
     return [trial for _, trial in sorted(enumerate(record.trials), key=key)]
 
 
-def difference(best: Trial, trial: Trial) -> Estimate | None:
+def difference(best: SweepTrial, trial: SweepTrial) -> Estimate | None:
     """The CER of `trial` minus that of `best`, paired by sentence; None where the sentences differ or are too few."""
     return learning.paired_change(best.errors, trial.errors) if len(best.errors) > 1 else None
 
 
-def summary(trial: Trial) -> str:
+def summary(trial: SweepTrial) -> str:
     """What was varied in a trial and what came of it, on one line."""
     parts = [f"{trial.description}: {trial.status}"]
     if math.isfinite(trial.loss):
@@ -382,7 +386,7 @@ def recommend(record: SweepRecord, options: SweepOptions) -> str:
     return " ".join(sentences)
 
 
-def is_tied(best: Trial, trial: Trial) -> bool:
+def is_tied(best: SweepTrial, trial: SweepTrial) -> bool:
     """Whether the difference of two trials may be chance: by sentence where CER was measured, else by the intervals of
     their changes.
     """

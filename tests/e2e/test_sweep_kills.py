@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from config.schema import SweepOptions
 from core.jobs import control, locks
 from core.jobs.job import Job, create_job, load_job
 from core.library import sweeps
-from core.library.sweeps import Trial
+from core.library.sweeps import SweepTrial
 from core.workspace import Workspace
 from tests.worlds import extended_world, train_options
 
@@ -36,14 +37,15 @@ def wait_for(condition: Callable[[], object], job: Job) -> None:
 
 
 def kill(job: Job) -> None:
-    """Kill the worker of a job and its processes, with SIGKILL."""
+    """Kill the worker of a job and its processes, with SIGKILL, unless it has just ended."""
     group = locks.read_holder(job.lock).partition(" ")[2].strip()
     assert group.isdigit()
-    os.killpg(int(group), signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(int(group), signal.SIGKILL)
     wait_for(lambda: not locks.is_held(job.lock), job)
 
 
-def ranking(job: Job) -> list[Trial]:
+def ranking(job: Job) -> list[SweepTrial]:
     record = sweeps.read_sweep(job.directory)
     assert record is not None
     return [dataclasses.replace(trial, run="")

@@ -21,7 +21,7 @@ from core.jobs.reporter import JournalReporter
 from core.jobs.state import JobState
 from core.library import learning, sweeps
 from core.library.learning import Estimate, Learning, LearningRecord, LearningReport
-from core.library.sweeps import SweepRecord, Trial
+from core.library.sweeps import SweepRecord, SweepTrial
 from core.workspace import Workspace
 from scripts.command import read_grid
 from tests.unit.core.library.test_learning import HEALTHY
@@ -41,7 +41,7 @@ def options(**changes: object) -> SweepOptions:
 def test_a_grid_is_each_combination_and_equal_values_count_once() -> None:
     chosen = options(vary="adapter-lr: 1e-3, 0.001, 0.002\nadapter_rank: 4, 8")
     assert sweeps.check_sweep(chosen) == 4
-    assert [sweeps.propose(chosen, [Trial("", {})] * index) for index in range(4)] == [
+    assert [sweeps.propose(chosen, [SweepTrial("", {})] * index) for index in range(4)] == [
         {"adapter_lr": rate, "adapter_rank": rank} for rate in (0.001, 0.002) for rank in (4, 8)]
 
 
@@ -65,12 +65,12 @@ def test_what_is_no_sweep_is_refused_in_a_sentence(changes: dict[str, object], w
 def test_the_search_for_the_learning_rate_takes_five_values_and_a_tenth_of_the_steps() -> None:
     chosen = options(search="learning_rate", vary="", steps=800, warmup=30, scope="gated")
     assert sweeps.check_sweep(chosen) == 5
-    trials = [sweeps.trial_options(chosen, sweeps.propose(chosen, [Trial("", {})] * index)) for index in range(5)]
+    trials = [sweeps.trial_options(chosen, sweeps.propose(chosen, [SweepTrial("", {})] * index)) for index in range(5)]
     assert [trial.adapter_lr for trial in trials] == pytest.approx([0.0002, 0.0006, 0.002, 0.006, 0.02])
     assert [trial.row_lr / trial.adapter_lr for trial in trials] == pytest.approx([2.5] * 5)
     assert {(trial.steps, trial.warmup, trial.evaluation_sentences) for trial in trials} == {(80, 3, 0)}
     # The run that goes on has the whole length again.
-    further = sweeps.further_options(chosen, Trial("s-03", {"adapter_lr": 0.006}))
+    further = sweeps.further_options(chosen, SweepTrial("s-03", {"adapter_lr": 0.006}))
     assert (further.steps, further.adapter_lr, further.init_from) == (800, 0.006, "run:s-03")
 
 
@@ -116,7 +116,7 @@ def test_outcome_comes_before_cer_and_that_before_the_loss(tmp_path: Path) -> No
               finished(tmp_path / "c", 0.5, (0.0, 0.0, 0.0), Learning.NOT_LEARNED)]
     record = SweepRecord(4)
     for index, state in enumerate([*states, None]):
-        trial = sweeps.measure(Trial(f"s-{index}", {"seed": index}), state, record.trials, prune=True)
+        trial = sweeps.measure(SweepTrial(f"s-{index}", {"seed": index}), state, record.trials, prune=True)
         record = dataclasses.replace(record, trials=(*record.trials, trial))
     assert [trial.run for trial in sweeps.rank(record, options())] == ["s-1", "s-0", "s-2", "s-3"]
     assert [trial.run for trial in sweeps.rank(record, options(search="learning_rate"))][0] == "s-2"
@@ -137,7 +137,7 @@ def test_outcome_comes_before_cer_and_that_before_the_loss(tmp_path: Path) -> No
 def test_the_best_at_the_edge_and_a_chance_difference_are_said() -> None:
     chosen = options(search="learning_rate", vary="", steps=800)
     change = Estimate(-0.5, -0.6, -0.4, 8)
-    trials = tuple(Trial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {80: 2.0 - rate}, change)
+    trials = tuple(SweepTrial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {80: 2.0 - rate}, change)
                    for index, rate in enumerate((0.1, 0.2, 0.3)))
     words = sweeps.recommend(SweepRecord(3, trials), chosen)
     assert "Take trial 3 (row_lr 0.3): held-out speech loss 1.700 at step 80" in words
@@ -153,10 +153,10 @@ def test_optuna_proposes_the_same_after_a_resume() -> None:
                      vary="adapter_lr: 0.0001, 0.01; adapter_rank: 4, 16; scope: rows, gated")
     assert sweeps.check_sweep(chosen) == 4
 
-    def proposals() -> Iterator[Trial]:
-        trials: list[Trial] = []
+    def proposals() -> Iterator[SweepTrial]:
+        trials: list[SweepTrial] = []
         for index in range(4):
-            trials.append(Trial("", sweeps.propose(chosen, trials), "finished", "", 1, {1: float(index)}))
+            trials.append(SweepTrial("", sweeps.propose(chosen, trials), "finished", "", 1, {1: float(index)}))
             yield trials[-1]
 
     first = [trial.changes for trial in proposals()]
@@ -166,7 +166,7 @@ def test_optuna_proposes_the_same_after_a_resume() -> None:
 
 
 def test_optuna_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="its package is not installed"):
         sweeps.check_sweep(options(search="optuna"))
 
@@ -183,7 +183,7 @@ def test_the_page_starts_a_sweep_with_the_options_of_the_form() -> None:
 
 def test_the_page_shows_ranking_recommendation_and_all_curves(tmp_path: Path) -> None:
     chosen = options(vary="row_lr: 0.1, 0.2, 0.3")
-    trials = tuple(Trial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {40: 3.0, 80: 2.0 - rate},
+    trials = tuple(SweepTrial(f"s-{index}", {"row_lr": rate}, "finished", "", 80, {40: 3.0, 80: 2.0 - rate},
                          Estimate(-0.5, -0.6, -0.4, 8), Learning.LEARNED)
                    for index, rate in enumerate((0.1, 0.2)))
     sweeps.write_sweep(tmp_path, SweepRecord(3, trials))
@@ -248,7 +248,7 @@ def swept(world: Workspace, name: str, kills: tuple[int, ...], monkeypatch: pyte
     return record
 
 
-def without_names(record: SweepRecord) -> list[Trial]:
+def without_names(record: SweepRecord) -> list[SweepTrial]:
     return [dataclasses.replace(trial, run="") for trial in sweeps.rank(record, options())]
 
 
