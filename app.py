@@ -198,7 +198,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         sys.stderr.write("Choose another --port; 0 chooses a free one.\n")
         return 1
     finally:
-        gc.freeze()  # what was built stays as long as the process, so later collections leave it out
+        gc.freeze()  # Later collections skip the page, which lives as long as the process.
         gc.enable()
     # No listener uses Gradio's queue, which it looks into every millisecond: 4% of a core (6.31).
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = 1.0
@@ -208,7 +208,8 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
     if others:
         where = ", ".join(locks.app_addresses(others))
         sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {where}. All show the same jobs.\n")
-    if platform := detect_platform(port):
+    platform = detect_platform(port)
+    if platform:
         _say(address_line(platform, given.host))
     if restart and restart.interrupted.jobs:
         names = ", ".join(state.id for state in restart.interrupted.jobs)

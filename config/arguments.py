@@ -111,7 +111,7 @@ def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
         is_default = value == flag.field.get_default(call_default_factory=True)
         if is_default and not (value and flag.path[-1] in always):
             continue
-        if flag.path == ("steps",) and value == ANY_STEPS:  # as it is without the flag: another unit decides
+        if flag.path == ("steps",) and value == ANY_STEPS:  # Without the flag another unit decides.
             continue
 
         # A switch has a negation; each item of a list has a flag of its own.

@@ -38,7 +38,7 @@ NATIVE_NAMES: Mapping[str, tuple[str, ...]] = {
     "wo": ("Wolof",), "xh": ("isiXhosa",), "yo": ("Èdè Yorùbá",), "zh": ("中文",), "zu": ("isiZulu",),
 }
 """Names that speakers give their languages, and other spellings that the registry lacks."""
-_ALIKE_NAMES = 75.0  # of 100, by rapidfuzz's ratio
+_ALIKE_NAMES = 75.0  # The ratio of rapidfuzz, from 0 to 100.
 _NEAR = 5  # suggestions for an unknown code
 _SEVERAL_SCRIPTS = {"Hans": ("Hani", "Bopo"), "Hant": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"),
                     "Kore": ("Hang", "Hani")}  # codes of ISO 15924 that stand for several scripts

@@ -33,7 +33,7 @@ _REASONS: Mapping[str, str] = {
 
 def may_change(name: str, before: TrainOptions, after: TrainOptions) -> bool:
     """Whether the option `name` may differ between two attempts of one run."""
-    if name == "evaluation_sentences":  # to or from 0 would change the metric of the ranking
+    if name == "evaluation_sentences":  # A change to or from 0 would change the ranking's metric.
         return bool(before.evaluation_sentences and after.evaluation_sentences)
     if name in GLOBAL_BATCH:
         return before.batch_size * before.processes == after.batch_size * after.processes

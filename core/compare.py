@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from config.errors import UserError
 from config.schema import CompareOptions
@@ -116,11 +117,16 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
 
     # Texts that both models read alike share batches, and so do the others.
     new = [language in finetuned.new_languages for language, _ in texts]
-    parts = [[index for index, is_new in enumerate(new) if is_new is kind] for kind in (False, True)]
-    batches = sorted(part[start:start + MAX_BATCH_SIZE] for part in parts
-                     for start in range(0, len(part), MAX_BATCH_SIZE))
-    total = sum(len(synthesizers[side].split(text_input.text, text_input.language)) for sides in inputs
-                for side, text_input in sides.items())
+    batches: list[list[int]] = []
+    for kind in (False, True):
+        part = [index for index, is_new in enumerate(new) if is_new is kind]
+        batches += [part[start:start + MAX_BATCH_SIZE] for start in range(0, len(part), MAX_BATCH_SIZE)]
+    batches.sort()
+
+    total = 0
+    for sides in inputs:
+        for side, text_input in sides.items():
+            total += len(synthesizers[side].split(text_input.text, text_input.language))
     count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "chunks")
     rows: dict[int, ComparedText] = {}
     events: list[AudioGenerated] = []
@@ -192,8 +198,8 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
         result[f"error_{language}_recordings"] = recordings_cers[language]
         if language not in finetuned.new_languages and language in base.front_end.languages:
             result[f"identical_{language}"] = all(row.identical for row in texts_of_language)
-    result["seconds"] = round(sum(compared.clip.synthesis_s for row in compared_texts
-                                  for compared in row.sides.values()), 3)
+    spoken = chain.from_iterable(row.sides.values() for row in compared_texts)
+    result["seconds"] = round(sum(compared.clip.synthesis_s for compared in spoken), 3)
     return result
 
 
@@ -204,8 +210,11 @@ def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str
     """
     new = model.new_languages
     codes = sorted(model.front_end.languages, key=lambda code: (code not in new, not model.front_end.is_new(code)))
-    pairs = [(code, sentence.text) for code in codes for sentence in evaluation.spread_evenly(
-        evaluation.held_out_recordings(workspace, model, code), _NEW_SENTENCES if code in new else 1)]
+    pairs = []
+    for code in codes:
+        recordings = evaluation.held_out_recordings(workspace, model, code)
+        sentences = evaluation.spread_evenly(recordings, _NEW_SENTENCES if code in new else 1)
+        pairs += [(code, sentence.text) for sentence in sentences]
     if not pairs:
         raise UserError("There are no texts to compare.", "Give pairs of language and text.")
     return tuple(pairs)

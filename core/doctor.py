@@ -628,8 +628,8 @@ def _broken(drift: ProbeDrift) -> str:
     codes = broken_languages(drift)
     broken = [part for part in drift.by_language if part.language in codes]
     samples = sum(part.samples for part in broken)
-    agreement, divergence = (sum(value * part.samples for value, part in zip(values, broken, strict=True)) / samples
-                             for values in ([part.agreement for part in broken], [part.divergence for part in broken]))
+    agreement = sum(part.agreement * part.samples for part in broken) / samples
+    divergence = sum(part.divergence * part.samples for part in broken) / samples
     names = f"language {codes[0]} no longer works" if len(codes) == 1 else f"languages {_join(codes)} no longer work"
     return f"{names} ({agreement:.0%} equal top-1 predictions, {divergence:.3g} nats a code apart)."
 

@@ -81,7 +81,9 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
     items, not_packed = _select(workspace, main, states, options)
 
     with stage(reporter, "hash"):
-        paths = [(item, path) for item in items for path in _files(item.path(workspace), reporter)]
+        paths = []
+        for item in items:
+            paths += [(item, path) for path in _files(item.path(workspace), reporter)]
         total = sum(path.stat().st_size for _, path in paths)
         if total + SPARE_BYTES > workspace.free_bytes():
             raise UserError(f"The archive needs {size_text(total)}, and {size_text(workspace.free_bytes())} are free.",

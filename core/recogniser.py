@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 import torch
 
@@ -96,10 +97,11 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
         training = _encode(encoder, dataset, train_clips, reporter)
         held_out = _encode(encoder, dataset, held_out_clips, reporter)
 
-    letters = tuple(sorted({letter for clip in training for letter in clip.letters}))
-    labelled = [LabelledClip(clip.features, torch.tensor(labels)) for clip, labels in
-                zip(training, dataset_recogniser.encode_texts([clip.letters for clip in training], letters),
-                    strict=True)]
+    texts = [clip.letters for clip in training]
+    letters = tuple(sorted(set(chain.from_iterable(texts))))
+    labels_of_texts = dataset_recogniser.encode_texts(texts, letters)
+    labelled = [LabelledClip(clip.features, torch.tensor(labels))
+                for clip, labels in zip(training, labels_of_texts, strict=True)]
     usable = [clip for clip in labelled if dataset_recogniser.fits(clip.labels, len(clip.features))]
     if not usable:
         raise UserError(f"The dataset {dataset.card.name!r} has no training clip that a recogniser could learn from: "

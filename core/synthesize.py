@@ -6,6 +6,7 @@ A clip is scored if a recogniser knows the language. `clips.zip` holds all clips
 from __future__ import annotations
 
 import shutil
+from itertools import chain
 
 from config import confinement, foreign
 from config.errors import UserError
@@ -49,7 +50,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     if unused:
         reporter.emit(WarningRaised(f"{', '.join(unused)}: no effect, because {model.family.name} has no such "
                                     "control."))
-    for note in dict.fromkeys(note for text in texts for note in synthesizer.reading_notes(text, language)):
+    notes = chain.from_iterable(synthesizer.reading_notes(text, language) for text in texts)
+    for note in dict.fromkeys(notes):
         reporter.emit(WarningRaised(note))
 
     recogniser, recogniser_loaded = None, False

@@ -65,8 +65,8 @@ class HeldOutSentence:
 
     text: str
     original: Path | None
-    speaker: str = ""  # of the recording; empty if unknown
-    category: str = ""  # in a list with categories
+    speaker: str = ""  # The recording's speaker; empty if unknown.
+    category: str = ""  # Only lists with categories have one.
 
 
 @dataclass(frozen=True)

@@ -190,15 +190,15 @@ class Generated:
 class AdaptedDecoder:
     """A decoder of codes that was trained on the recordings of one dataset, made by `Family.load_adapted_decoder`."""
 
-    tensors: Mapping[str, torch.Tensor]  # as they are stored
-    module: nn.Module  # what the family's vocoder decodes with
+    tensors: Mapping[str, torch.Tensor]  # The tensors of the file.
+    module: nn.Module  # The module that the family's vocoder decodes with.
 
 
 @dataclass(frozen=True)
 class DecodedCodes:
     """New codes of a text in a continuous batch, and its result if it has ended."""
 
-    key: int  # of the text
+    key: int  # One for each text.
     codes: np.ndarray  # (n,) int64, since the last ones
     result: Generated | None
 
@@ -212,7 +212,7 @@ class VocoderOptions:
     watermark: bool = True
     seed: int = 0
     duration_s: float = 0.0  # wanted of the sound, where the vocoder decides it; 0 leaves it to the codes
-    decoder: AdaptedDecoder | None = None  # in place of the base's own; see `Family.adapt_decoder`
+    decoder: AdaptedDecoder | None = None  # It replaces the base's; see `Family.adapt_decoder`.
 
 
 @dataclass(frozen=True)

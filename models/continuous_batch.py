@@ -25,7 +25,7 @@ class _Text:
     key: int
     voice: PreparedVoice
     progress: TextProgress
-    stepper: Stepper  # that has its row: one of its own until the next codes
+    stepper: Stepper  # The text's own stepper until it joins the batch at the next codes.
     row: int = 0
     steps: int = 0  # codes so far
     yielded: int = 0

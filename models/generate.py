@@ -226,13 +226,13 @@ class Stepper:
         self.sampler = Sampler(texts, allowed, config.stop_speech, max_codes)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
         self.steps = torch.zeros(texts, dtype=torch.long, device=device)
-        self.code_position = torch.zeros(texts, dtype=torch.long, device=device)  # of the last code, by the scheme
-        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # of each row's last vector
+        self.code_position = torch.zeros(texts, dtype=torch.long, device=device)  # The last code's position.
+        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # By row, the last position.
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
         self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
         self.guard = AlignmentGuard(texts, device)
         self.guarded = False  # whether it watches these texts
-        self.sampling = Sampling()  # of these texts
+        self.sampling = Sampling()  # All texts share it.
         self.arrived = torch.zeros(texts, dtype=torch.int32, device=device)  # a counter of Triton's kernels
         self.cache: KVCache | None = None
         self.length = 0  # positions of the longest row
@@ -263,7 +263,7 @@ class Stepper:
             assert replace(stepper.sampling, seed=0) == replace(first.sampling, seed=0)
             for target, source in zip(joined._text_tensors(), stepper._text_tensors(), strict=True):
                 target[number] = source[text]
-            for copy in range(2 if guided else 1):  # with and without its text
+            for copy in range(2 if guided else 1):  # Guidance needs a copy without the text.
                 row, source_row = number + copy * len(parts), text + copy * stepper.texts
                 joined.positions[row], joined.hidden[row] = stepper.positions[source_row], stepper.hidden[source_row]
                 length = lengths[number]

@@ -25,7 +25,7 @@ import torch
 
 from config.foreign import DEEPEST
 
-_MOST_VALUES = 2_000_000  # in the containers of one file; an optimizer's state of 10,000 tensors has 100,000
+_MOST_VALUES = 2_000_000  # An optimizer's state of 10,000 tensors has 100,000 values.
 _MOST_PICKLED = 256 << 20  # bytes of a pickle beside its tensors
 _LEGACY_PICKLES = 5  # magic number, protocol, system, content, keys of the storages that follow
 _STORAGES = frozenset(f"{kind}Storage" for kind in (
@@ -134,7 +134,8 @@ def load(path: Path) -> object:
     zipped = zipfile.is_zipfile(path)
     if zipped:
         size = _check_archive(path, size)
-    if refused := sorted(set(_named(path, zipped)) - _ALLOWED):
+    refused = sorted(set(_named(path, zipped)) - _ALLOWED)
+    if refused:
         raise ForeignGlobal(refused[0])
     allowed = [(made, name) for name, made in _STAND_INS.items()]
     with torch.serialization.safe_globals(allowed):  # type: ignore[arg-type]  # pairs are taken since torch 2.6
@@ -161,7 +162,8 @@ def _check_archive(path: Path, size: int) -> int:
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise ValueError(f"its list of files is damaged: {error}") from error
     names = [member.filename for member in members]
-    if packed := [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]:
+    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
+    if packed:
         raise pickle.UnpicklingError(f"its file {packed[0][:60]!r} is compressed, which torch never does")
     if sum(member.file_size for member in members) > size:
         raise pickle.UnpicklingError(f"its files have more bytes than itself ({size})")

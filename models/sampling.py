@@ -31,8 +31,8 @@ class Sampler:
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
         self.columns = torch.arange(len(allowed), device=device)
         self.is_stop = self.columns == stop
-        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # at the first step, and later
-        self.keys = torch.zeros(texts, max_codes, dtype=torch.int64, device=device)  # of the noise, by text and step
+        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # The first step, and later ones.
+        self.keys = torch.zeros(texts, max_codes, dtype=torch.int64, device=device)  # Seeds by text and step.
 
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""

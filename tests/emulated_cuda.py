@@ -34,10 +34,13 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 _POOLS = itertools.count()  # of graphs
 REAL = torch.cuda.is_available()  # before anything is emulated
 aten = torch.ops.aten
-_INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
-_COPYING = (aten.copy_.default, aten._to_copy.default, aten.set_.source_Tensor)
-_SHAPED_BY_VALUES = (aten.nonzero.default, aten.masked_select.default, aten._unique2.default,
-                     aten.unique_dim.default, aten.repeat_interleave.Tensor)
+_INDEXING = frozenset((aten.index.Tensor, aten.index_put.default, aten.index_put_.default,
+                       aten._index_put_impl_.default))
+_COPYING = frozenset((aten.copy_.default, aten._to_copy.default, aten.set_.source_Tensor))
+_SHAPED_BY_VALUES = frozenset((aten.nonzero.default, aten.masked_select.default, aten._unique2.default,
+                               aten.unique_dim.default, aten.repeat_interleave.Tensor))
+_WITHOUT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout,
+                              torch.memory_format))
 
 
 class CudaTensor(torch.Tensor):
@@ -91,6 +94,7 @@ class _Recorded:
     args: Any
     kwargs: dict[str, Any]
     results: list[torch.Tensor]  # on the host, made in the region; empty where the operation writes its arguments
+    reads_memory: bool  # a `_Memory` is among the arguments
 
 
 @dataclass
@@ -121,10 +125,13 @@ class EmulatedGraph:
         state.replays += 1
         with _disable_current_modes(), torch.inference_mode():
             for one in self.operations:
-                args, kwargs = _map(_tensor_of, one.args), _map(_tensor_of, one.kwargs)
-                found = _tensors(one.func(*args, **kwargs))
-                for old, new in zip(one.results, found, strict=bool(one.results)):
-                    old.copy_(new)
+                args, kwargs = one.args, one.kwargs
+                if one.reads_memory:
+                    args, kwargs = _map(_tensor_of, args), _map(_tensor_of, kwargs)
+                made = one.func(*args, **kwargs)
+                if one.results:
+                    for old, new in zip(one.results, _tensors(made), strict=True):
+                        old.copy_(new)
             for one in self.operations:  # another graph may use this memory now
                 for value in one.results:
                     if value.is_floating_point():
@@ -154,20 +161,36 @@ def _is_composite(func) -> bool:
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
     """Arguments or results with each tensor or `_Memory` in them changed."""
-    if isinstance(value, torch.Tensor | _Memory):
+    kind = type(value)
+    if kind in _WITHOUT_TENSORS:
+        return value
+    if isinstance(value, (torch.Tensor, _Memory)):
         return change(value)
-    if isinstance(value, tuple | list):
-        return type(value)([_map(change, one) for one in value])
-    if isinstance(value, dict):
+    if kind is tuple or kind is list:
+        return kind([_map(change, one) for one in value])
+    if kind is dict:
         return {name: _map(change, one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return kind([_map(change, one) for one in value])
     return value
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors among arguments or results."""
-    found: list[torch.Tensor] = []
-    _map(found.append, value)
-    return found
+def _tensors(value: Any) -> list[Any]:
+    """The tensors, and each `_Memory`, among arguments or results."""
+    kind = type(value)
+    if kind in _WITHOUT_TENSORS:
+        return []
+    if isinstance(value, (torch.Tensor, _Memory)):
+        return [value]
+    tensors = []
+    if isinstance(value, tuple | list):
+        for element in value:
+            if type(element) not in _WITHOUT_TENSORS:
+                tensors += _tensors(element)
+    elif isinstance(value, dict):
+        for element in value.values():
+            tensors += _tensors(element)
+    return tensors
 
 
 def _tensor_of(value: Any) -> torch.Tensor:
@@ -223,7 +246,7 @@ def _dispatch(func, args, kwargs):
     if not on_gpu and not to_gpu and func is not aten.copy_.default:
         return func(*args, **kwargs)
     mixed = [value for value in given if not isinstance(value, CudaTensor) and value.dim()]
-    if on_gpu and mixed and func not in (*_INDEXING, *_COPYING):
+    if on_gpu and mixed and func not in _INDEXING and func not in _COPYING:
         raise RuntimeError(f"Expected all tensors to be on the same device: {func} got tensors of shape "
                            f"{[tuple(value.shape) for value in mixed]} on the CPU and others on cuda.")
     if func in _INDEXING and mixed and not isinstance(args[0], CudaTensor):
@@ -253,9 +276,17 @@ def _dispatch(func, args, kwargs):
     if to_host or func is aten._local_scalar_dense.default:
         return args[0] if func is aten.copy_.default else made
     with torch.inference_mode(False):  # a view of a parameter has its version
-        return return_and_correct_aliasing(func, args, kwargs, _map(_wrapped, made))
+        wrapped = _map(_wrapped, made)
+        return return_and_correct_aliasing(func, args, kwargs, wrapped) if _has_aliases(func) else wrapped
 
 
+@cache
+def _has_aliases(func) -> bool:
+    """Whether an operation returns a view or writes an argument."""
+    return any(value.alias_info is not None for value in (*func._schema.arguments, *func._schema.returns))
+
+
+@cache
 def _writes(func) -> list[int]:
     """The arguments that an operation writes, by number; those that have to be named are -1."""
     return [index for index, argument in enumerate(func._schema.arguments)
@@ -286,7 +317,9 @@ def _record(graph: EmulatedGraph, func, computed, args, kwargs, made) -> None:
         return _Memory(weakref.ref(value.untyped_storage()), value.dtype,
                        (value.storage_offset(), value.shape, value.stride()))
 
-    graph.operations.append(_Recorded(computed, _map(memory, args), _map(memory, kwargs), fresh))
+    args, kwargs = _map(memory, args), _map(memory, kwargs)
+    reads_memory = any(isinstance(value, _Memory) for value in _tensors((args, kwargs)))
+    graph.operations.append(_Recorded(computed, args, kwargs, fresh, reads_memory))
 
 
 @contextmanager

@@ -47,7 +47,8 @@ def build(page: Page) -> None:
         gr.HTML(paragraph("Speaks a list of sentences with each model, measures them all, and compares every two "
                           "models on the same sentences. Recordings are the upper bound; a base model that reads a new "
                           "language in Latin letters is the lower one.", class_="small"))
-        models = gr.Dropdown([], label=fields["models"].title, multiselect=True, allow_custom_value=True,
+        models = gr.Dropdown([], label=fields["models"].title, multiselect=True,
+                             elem_classes="several-choices", allow_custom_value=True,
                              elem_id="evaluate-models")
         with gr.Row(elem_classes="grid"):
             languages = gr.Textbox("", label=fields["languages"].title, max_lines=1, min_width=150,
@@ -98,7 +99,8 @@ def _build_listening(page: Page) -> None:
                               min_width=150, elem_id="listening-count")
             language = gr.Dropdown([""], value="", label=fields["language"].title, min_width=150,
                                    info="Empty: the first of the evaluation.", elem_id="listening-language")
-        models = gr.Dropdown([], label=fields["models"].title, multiselect=True, info="Empty: all.",
+        models = gr.Dropdown([], label=fields["models"].title, multiselect=True,
+                             elem_classes="several-choices", info="Empty: all.",
                              elem_id="listening-models")
         make = gr.Button("Make listening test", variant="primary", size="lg", elem_id="run-listening")
         notice = gr.HTML(elem_classes="notices", elem_id="listening-notice")

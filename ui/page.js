@@ -27,9 +27,16 @@ document.addEventListener("click", (event) => {
     clearTimeout(timer);
     timer = setTimeout(() => notice.remove(), 10000);
   };
+  /* An open list that becomes shorter ends all scripts of Gradio's page (6.31), so answers wait until it is closed.
+     Lists of several choices stay open while their choices are used, and do not have this fault. */
+  const listIsOpen = () => {
+    const field = document.querySelector("input[role=combobox][aria-expanded=true]");
+    return field && !field.closest(".several-choices");
+  };
   window.fetch = async (...what) => {
     const answer = await ask(...what);
     const event = /\/gradio_api\/(run\/predict|queue\/join)/.test(answer.url);
+    while (event && listIsOpen()) await new Promise((go) => setTimeout(go, 50));
     if (answer.status === 401 && (event || answer.url.endsWith("/media/mark"))) window.location.reload();
     else if (event && !answer.ok) {
       const told = await answer.clone().json().catch(() => null);

@@ -43,7 +43,8 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
         latin = gr.Dropdown(["keep", "letters", "sound", "auto"], value="auto", label="Words in Latin letters",
                             filterable=False, elem_id="rules-latin",
                             info="auto: USA letter by letter, London by its sound.")
-        folds = gr.Dropdown(["homophones", "labialised"], value=[], multiselect=True, label="Merge spelling variants",
+        folds = gr.Dropdown(["homophones", "labialised"], value=[], multiselect=True,
+                            elem_classes="several-choices", label="Merge spelling variants",
                             elem_id="rules-folds", info="Empty keeps the spelling. Measure the effect below.")
     with gr.Row(elem_classes="grid"):
         table = gr.Dropdown(list(text_rules.TABLES), value="abbreviations", label="Table", filterable=False,

@@ -105,7 +105,8 @@ def build(page: Page) -> None:
     live.panel(items, lambda view: items_view(sizes.latest(), page.workspace, view), "storage")
 
     with gr.Row(elem_classes="controls"):
-        chosen = gr.Dropdown([], label="To delete", multiselect=True, elem_id="storage-item", scale=4,
+        chosen = gr.Dropdown([], label="To delete", multiselect=True,
+                             elem_classes="several-choices", elem_id="storage-item", scale=4,
                              info="Items that depend on it are shown before anything is deleted.")
         delete = gr.Button("Delete", variant="stop", size="md", scale=0, min_width=110, elem_id="storage-delete")
     notice = gr.HTML(elem_classes="notices", elem_id="storage-notice")

@@ -144,10 +144,12 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
         button = gr.Button("Resume with these", variant="primary", size="md", elem_id="resume-with", scale=0)
 
     def steps_of(view: View) -> object:
+        """The run's checkpoints, and the last one if the chosen one is gone."""
         state = selected_run(view)
         steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
         choices = [_LAST_CHECKPOINT, *((f"step {number:,}", str(number)) for number in reversed(steps[:-1]))]
-        return gr.update(choices=choices, value="")
+        offered = [value for _, value in choices]
+        return gr.update(choices=choices, **({} if view.values["resume.step"] in offered else {"value": ""}))
 
     def setting(name: str, view: View) -> object:
         state = selected_run(view)
@@ -155,6 +157,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
         return gr.update(value=state.job.settings.get(name, default) if state else default)
 
     page.live.show_when(fold, selected_run, lambda job: job.ended and (job.resumable or job.steps), "train")
+    page.live.watch("resume.step", step)
     page.live.panel(step, steps_of, "train")
     for name, widget in zip(CHANGEABLE, widgets, strict=True):
         page.live.panel(widget, partial(setting, name), "train")
@@ -225,7 +228,8 @@ def _build_comparison(page: Page) -> None:
     """Several runs in the same charts, and the options in which they differ."""
     with gr.Accordion("Compare runs", open=False, elem_classes="fold", elem_id="compare-runs") as fold:
         with gr.Row(elem_classes="controls"):
-            runs = gr.Dropdown([], label="Runs", multiselect=True, max_choices=MAX_COMPARED, scale=4,
+            runs = gr.Dropdown([], label="Runs", multiselect=True,
+                               elem_classes="several-choices", max_choices=MAX_COMPARED, scale=4,
                                elem_id="runs-chosen", info=f"Up to {MAX_COMPARED}; empty shows the newest.")
             scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Scale", scale=1, min_width=200,
                              elem_id="runs-scale")

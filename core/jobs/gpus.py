@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -118,7 +119,7 @@ def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[G
 
     # Instances replace the GPU that they are a part of.
     by_index = sorted({**whole_gpus, **instances}.values(), key=lambda group: group[0].index)
-    return tuple(gpu for group in by_index for gpu in group)
+    return tuple(chain.from_iterable(by_index))
 
 
 def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:

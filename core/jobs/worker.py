@@ -152,8 +152,10 @@ def remove_imported_uploads(job: Job) -> None:
     # Jobs that may still run need the files that they name.
     for state in JobBoard(job.workspace).states() if folders else ():
         if state.id != job.id and (state.alive or state.resumable or state.status == "created"):
-            folders -= {folder for folder in folders for value in state.job.settings.values()
-                        if isinstance(value, str) and (folder == Path(value) or folder in Path(value).parents)}
+            # The folders that a setting names, and those above what it names, stay.
+            for value in state.job.settings.values():
+                if isinstance(value, str):
+                    folders -= {Path(value), *Path(value).parents}
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -223,7 +225,8 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
                 os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             else:
                 os.environ["CUDA_VISIBLE_DEVICES"] = visible
-            if preemptible and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+            torch = sys.modules.get("torch")
+            if preemptible and torch and torch.cuda.is_initialized():
                 torch.cuda.empty_cache()  # the job that runs next needs it
             if device:
                 device.release()

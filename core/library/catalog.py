@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from config.errors import UserError, join_names
@@ -74,9 +75,11 @@ class ModelVariant:
 
     def origin(self, path: str) -> tuple[RepositoryPart, str]:
         """The part that a file of the model folder belongs to, and the file's name in its repository."""
-        owners = ((part, name) for part in self.parts for names in part.files for name in names
-                  if part.path(name) == path)
-        return next(owners, (self.parts[0], path))
+        for part in self.parts:
+            for name in chain.from_iterable(part.files):
+                if part.path(name) == path:
+                    return part, name
+        return self.parts[0], path
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class CatalogEntry:
     @property
     def licences(self) -> tuple[Licence, ...]:
         """Those that a person accepts for one of the variants, each once."""
-        return tuple(dict.fromkeys(licence for variant in self.variants for licence in variant.licences))
+        return tuple(dict.fromkeys(chain.from_iterable(variant.licences for variant in self.variants)))
 
 
 _CHATTERBOX = "ResembleAI/chatterbox"
@@ -393,7 +396,8 @@ def resolve_model(workspace: Workspace, name: str) -> ModelReference:
 def find_training(workspace: Workspace, name: str) -> Job:
     """The training or import with the whole or short id `name`; `UserError` lists those with a checkpoint, or alive."""
     name = workspace.whole_id(name, *RUN_VERBS)
-    if resolve_inside(workspace.runs, name).is_dir() and (job := load_job(workspace, name)).verb in RUN_VERBS:
+    job = load_job(workspace, name) if resolve_inside(workspace.runs, name).is_dir() else None
+    if job and job.verb in RUN_VERBS:
         return job
     run_ids = [state.id for state in JobBoard(workspace).states()
                if state.verb in RUN_VERBS and (state.alive or run_reference(state))]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -126,7 +126,8 @@ def plan(report: EvaluationReport, options: ListeningTestOptions) -> ListeningPl
     if options.kind == "rating":
         # The reference is part of every rating anyway.
         compared = tuple(name for name in compared if name != REFERENCE)
-    if len(compared) < (least := 1 if options.kind == "rating" else 2):
+    least = 1 if options.kind == "rating" else 2
+    if len(compared) < least:
         raise UserError(f"The test compares {len(compared)} models; at least {least} are wanted.",
                         "Evaluate more models together, or choose the kind `rating`.")
 
@@ -463,8 +464,11 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
     models = {clip.id: clip.model for clip in test.clips}
     trials = {trial.id: trial for trial in test.trials}
     names = _listener_names(sessions)
-    answers = [_Answer(names[key], trials[name].sentence, tuple(models[clip] for clip in trials[name].clips), value)
-               for key, session in sessions.items() for name, value in session.answers.items()]
+    answers = []
+    for key, session in sessions.items():
+        for name, value in session.answers.items():
+            heard = tuple(models[clip] for clip in trials[name].clips)
+            answers.append(_Answer(names[key], trials[name].sentence, heard, value))
 
     listeners = []
     for name in dict.fromkeys(answer.listener for answer in answers):
@@ -493,9 +497,9 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
 def _checks(test: ListeningTest, answers: Sequence[_Answer]) -> tuple[int, int]:
     """Pairs of reference and anchor that a listener met, and those in which the anchor was not below."""
     if test.kind == "rating":
-        rated = {model: [answer.given["naturalness"] for answer in answers if answer.models == (model,)]
-                 for model in (REFERENCE, ANCHOR)}
-        pairs = [high > low for high in rated[REFERENCE] for low in rated[ANCHOR]]
+        references = [answer.given["naturalness"] for answer in answers if answer.models == (REFERENCE,)]
+        anchors = [answer.given["naturalness"] for answer in answers if answer.models == (ANCHOR,)]
+        pairs = [high > low for high, low in product(references, anchors)]
     elif test.kind == "preference":
         pairs = [answer.chosen == REFERENCE for answer in answers if ANCHOR in answer.models]
     else:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -106,7 +106,7 @@ def newest_first(workspace: Workspace, kind: str) -> list[str]:
 def stem(workspace: Workspace, model: ModelReference) -> str:
     """What names begin with that are made of a model: that of its base and its added languages, such as `tiny-am`."""
     trainings = training_records_of(workspace, model)
-    return "-".join((base_model_of(model), *(code for training in trainings for code in training.languages)))
+    return "-".join((base_model_of(model), *chain.from_iterable(training.languages for training in trainings)))
 
 
 def extendable_finetuned_models(references: Sequence[ModelReference]) -> list[ModelReference]:
@@ -135,8 +135,8 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
         except (OSError, ValueError):
             return None
 
-    files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
-             for path in base.glob(pattern) if path.name != "model.json"} - {None}
+    paths = chain.from_iterable(base.glob(pattern) for pattern in ("*.json", "*.model", "*.tiktoken"))
+    files = {content(path) for path in paths if path.name != "model.json"} - {None}
     earlier = {} if reference.kind == "base" else _added_entries(reference.folder / records.FRONT_END)
     matching = []
     for name, kind in product(workspace.list_tokenizers(), SEGMENTERS.values()):
@@ -301,7 +301,9 @@ def speakers(workspace: Workspace, model: ModelReference, language: str = "") ->
         record = None
     if record is None:
         return {}
-    datasets = {code: training.dataset for training in record.origin.earlier_trainings for code in training.languages}
+    datasets: dict[str, str] = {}
+    for training in record.origin.earlier_trainings:
+        datasets |= dict.fromkeys(training.languages, training.dataset)
     clips: dict[str, Path] = {}
     names = [datasets.get(language, record.dataset), record.dataset, *datasets.values()]
     for name in filter(None, dict.fromkeys(names)):
@@ -508,7 +510,8 @@ def damaged(workspace: Workspace, kind: Literal["model", "tokenizer", "extension
     def read(name: str) -> None:
         match kind:
             case "model":
-                if (settings := folder / name / SETTINGS_FILE).exists():
+                settings = folder / name / SETTINGS_FILE
+                if settings.exists():
                     _check_object(settings)
                 catalog.find_entry(catalog.family_of(workspace, name))
             case "tokenizer":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -119,7 +120,7 @@ class Origin:
     @property
     def earlier_languages(self) -> tuple[str, ...]:
         """The codes of the languages between the base and the new ones."""
-        return tuple(code for training in self.earlier_trainings for code in training.languages)
+        return tuple(chain.from_iterable(training.languages for training in self.earlier_trainings))
 
     @property
     def first_new_row(self) -> int:

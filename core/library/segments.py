@@ -187,16 +187,24 @@ def read_clips(path: Path) -> tuple[SegmentClip, ...]:
     try:
         # texts may hold what Python takes for other line ends
         lines = foreign.read_bytes(path, 1 << 30).decode("utf-8").split("\n")
-        return tuple(_record(SegmentClip, {_FIELDS.get(name, name): value
-                                           for name, value in foreign.loads(line).items()}) for line in lines if line)
+        return tuple(_clip_of(line) for line in lines if line)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
 
 
+def _clip_of(line: str) -> SegmentClip:
+    """The clip of a line, whose columns may have the names that importers know."""
+    return _record(SegmentClip, {_FIELDS.get(name, name): value for name, value in foreign.loads(line).items()})
+
+
+def _line_of(clip: SegmentClip) -> str:
+    columns = {_COLUMNS.get(name, name): value for name, value in asdict(clip).items()}
+    return json.dumps(columns, ensure_ascii=False) + "\n"
+
+
 def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:
     """A line a clip, under the column names that importers know; a file that is there stays until this one is whole."""
-    lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
-             + "\n" for piece in pieces)
+    lines = map(_line_of, pieces)
     path.parent.mkdir(parents=True, exist_ok=True)
     # surrogates, from file names that are not UTF-8, are escaped
     write_text(path, foreign.LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", "".join(lines)))

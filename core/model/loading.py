@@ -91,7 +91,7 @@ class TTSModel:
     front_end: FrontEnd
     device: torch.device
     adapters: Adapters | None = None
-    decoder: AdaptedDecoder | None = None  # of the new languages
+    decoder: AdaptedDecoder | None = None  # The decoder of the new languages.
     scope: Scope | None = None
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # values of `changed`, with `keep_base`

@@ -54,7 +54,7 @@ class MergedAdapters:
     path: Path
     base: WeightsFile = field(repr=False)
     adapters: WeightsFile = field(repr=False)
-    factors: Mapping[str, _Factors] = field(repr=False)  # by name of the base's tensor
+    factors: Mapping[str, _Factors] = field(repr=False)  # Keys are names of base tensors.
     whole: Mapping[str, str] = field(repr=False)  # name in the folder, of a tensor that was trained as a whole
 
     @property

@@ -142,8 +142,11 @@ def _rounded(value: float | None) -> float | None:
 def _encode_recordings(family: Family, folder: Path, front_end: FrontEnd) -> list[Utterance]:
     """Recordings that ship with Lisan, in those languages of the model that there are any of."""
     pack, clips = catalog.pack_folder("tiny"), list[Utterance]()
-    texts_and_paths = [(language, text, path) for language in ("en", "fr") if language in front_end.base_languages
-                       for text, path in family_named("tiny").held_out_recordings(pack, language)[:_RECORDINGS]]
+    texts_and_paths = []
+    for language in ("en", "fr"):
+        if language in front_end.base_languages:
+            recordings = family_named("tiny").held_out_recordings(pack, language)[:_RECORDINGS]
+            texts_and_paths += [(language, text, path) for text, path in recordings]
     if not texts_and_paths:
         return []
 
@@ -194,8 +197,12 @@ def _mean_loss(sums: Sequence[tuple[float, int]]) -> float:
 def _spoken_samples(base: TTSModel, languages: Sequence[str], voice: Voice) -> list[ProbeSample]:
     """Texts over any codes, for a model in whose languages there are no recordings: of these the text loss counts."""
     features = base.lm.probe_features(voice)
-    return [ProbeSample(language, text, _sample(base, base.front_end.encode(text, language), features))
-            for language in languages for text in SENTENCES[language]]
+    samples = []
+    for language in languages:
+        for text in SENTENCES[language]:
+            sample = _sample(base, base.front_end.encode(text, language), features)
+            samples.append(ProbeSample(language, text, sample))
+    return samples
 
 
 def _sample(base: TTSModel, text_ids: np.ndarray, features: Features) -> Sample:
@@ -238,7 +245,9 @@ def _language_model_fault(check: _LanguageModelCheck) -> str:
 def _speak(base: TTSModel, languages: Sequence[str], voice: Voice, measured: BaseProbe,
            reporter: Reporter) -> BaseProbe:
     """Synthesize the sentences, and check codes, stops, durations and level."""
-    texts = [(language, text) for language in languages for text in SENTENCES[language]]
+    texts: list[tuple[str, str]] = []
+    for language in languages:
+        texts += [(language, text) for text in SENTENCES[language]]
     text_ids = [base.front_end.encode(text, language) for language, text in texts]
     prepared, sampling = base.lm.prepare(voice), replace(base.sampling, seed=0)
     losses = _loss_words(measured)

@@ -168,7 +168,8 @@ def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: tor
         return TensorChange(state, words, _relative(old, new), count, float(moves.max()), float(moves[moved].median()),
                             rank, rows_behind)
 
-    if among is not None and (permuted := _permuted(old, among.float(), moved, cosines)):
+    permuted = _permuted(old, among.float(), moved, cosines) if among is not None else None
+    if permuted:
         return change("permuted", permuted[0], rows_behind=permuted[1])
 
     # Rows that do not resemble their own row of the base were replaced.

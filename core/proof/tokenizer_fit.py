@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain, product
 from pathlib import Path
 
 import torch
@@ -36,8 +37,8 @@ def find_tokenizer(path_given: str, checkpoint: Path, rows: int) -> Path | None:
     path = confinement.open_path(path_given) if path_given else checkpoint
 
     sizes = {}
-    beside = sorted(file for folder in (path, path / FRONT_END) for pattern in ("*.json", "*.model")
-                    for file in folder.glob(pattern))
+    patterns = product((path, path / FRONT_END), ("*.json", "*.model"))
+    beside = sorted(chain.from_iterable(folder.glob(pattern) for folder, pattern in patterns))
     for file in beside if path.is_dir() else [path]:
         # Other JSON files are no tokenizers.
         with suppress(OSError, ValueError, UserError, TypeError):

@@ -116,7 +116,7 @@ class SpeechServer:
     engine: SpeechEngine
     options: ServeOptions
     metrics: Metrics = field(default_factory=Metrics)
-    recognisers: dict[tuple[str, str], CTCModel] = field(default_factory=dict)  # by reference and language
+    recognisers: dict[tuple[str, str], CTCModel] = field(default_factory=dict)  # Keys: reference, language.
     loader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "loader"))
 
     async def in_loader(self, work: Callable[..., Result], *arguments: object) -> Result:
@@ -170,7 +170,7 @@ class SpeechResponse(Response):
         self._server, self._body, self._reference, self._voice = server, body, reference, voice
         self._chunks, self._encoder, self._recogniser, self._began = chunks, encoder, recogniser, began
         self._stretch = TimeStretch(voice.synthesizer.sample_rate, body.speed)
-        self._sound: list[np.ndarray] = []  # for word times
+        self._sound: list[np.ndarray] = []  # Word times need the whole sound.
         self._audio_s = 0.0
         self._encoding, self._closed = threading.Lock(), False  # the encoder is not safe for threads
         self._sent = False  # whether the status and the headers were sent

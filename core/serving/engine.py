@@ -15,7 +15,7 @@ from config.errors import UserError
 from core.speech.continuous import ContinuousSynthesizer, SpeechRequest
 
 _IDLE_S = 0.1  # between two looks at whether to stop
-_GRACE_S = 20.0  # for requests that are computed at a stop
+_GRACE_S = 20.0  # A stop waits so long for requests that are being computed.
 
 
 class TooManyRequests(Exception):

@@ -31,7 +31,7 @@ def align_words(text: str, waveform: np.ndarray, sample_rate: int, recogniser: C
         raise UserError("The recogniser has no letters for the text, so its words have no times.",
                         "Leave out `timestamps`.")
     labels: list[int] = []
-    first_labels: list[int | None] = []  # of each word, its place in `labels`
+    first_labels: list[int | None] = []  # The place of each word's first letter in `labels`.
     for ids in spelled:
         if ids and labels and recogniser.separator is not None:
             labels.append(recogniser.separator)

@@ -32,7 +32,7 @@ from data.text_match import text_length
 
 MEASURED = 16  # clips whose recordings are measured
 PLAYED = 3  # clips that are offered to be played
-_LEAST_S, _MOST_S = 2.0, 12.0  # of a clip that is easy to learn from
+_LEAST_S, _MOST_S = 2.0, 12.0  # Clips of this length are easy to learn from.
 _EDGE_S = 0.4  # silence at an end that is worth trimming
 _QUIET_DB, _CLIPPED_SHARE = -35.0, 0.001  # dB of full scale, of the loud frames
 _RARE = 3  # occurrences
@@ -56,7 +56,7 @@ class SourceAssessment:
 
     clips: int
     is_whole: bool  # whether all entries were read; else only the first ones
-    duration_s: float | None  # of all clips, from the mean of the measured ones
+    duration_s: float | None  # All clips, at the mean of the measured ones.
     measured: int
     unreadable: int
     silent_edges: int
@@ -182,8 +182,8 @@ def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Pa
     durations = [len(waveform) / rate for _, waveform, rate in read]
 
     texts = [row.text for row in rows]
-    counts = Counter(character for text in texts for character in text.casefold() if character.isalpha())
-    rare = sorted(one for one, count in counts.items() if count < _RARE)
+    counts = Counter(filter(str.isalpha, "".join(texts).casefold()))
+    rare = sorted(letter for letter, count in counts.items() if count < _RARE)
 
     return SourceAssessment(
         clips=len(rows), is_whole=len(rows) < source_preview.MOST_ENTRIES,

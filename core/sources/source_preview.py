@@ -28,7 +28,7 @@ from data.validation import ValidationReport as ValidationReport
 REPORT_FILE = "report.json"
 _UPLOADS = Path(KINDS["upload"]).name
 _MAX_AGE_S = 24 * 3600.0
-MOST_ENTRIES = 2000  # that are looked at
+MOST_ENTRIES = 2000  # Later entries are not read.
 _NAMED = 3
 _LARGEST_ZIP, _LARGEST_TAR = 10_000_000_000, 200_000_000  # bytes; of a ZIP only texts are read, a TAR is read whole
 

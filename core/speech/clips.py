@@ -130,7 +130,8 @@ def write_archive(folder: Path, clips: Sequence[AudioGenerated], facts: Mapping[
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), restval="")
     writer.writeheader()
-    writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({name: safe_cell(value) for name, value in row.items()})
 
     # An archive of an earlier attempt stays until this one is complete.
     with atomic_path(folder / CLIPS_ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:

@@ -11,6 +11,7 @@ import gc
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -151,6 +152,6 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
 
 def _file_states(paths: Iterable[Path]) -> frozenset[FileState]:
     """The state of every file in `paths`."""
-    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    files = chain.from_iterable(path.rglob("*") if path.is_dir() else [path] for path in paths)
     states = ((str(file), os.stat(file)) for file in files if file.is_file())
     return frozenset((path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in states)

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -320,7 +321,7 @@ def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None,
                 "Preflight check on the Train tab), and do this again.")
     adapter = f"adapter.{recogniser_language_names(language, choice.recogniser_language)[0]}*.safetensors"
     # MMS has an adapter for each language, and one is enough.
-    include = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]
-    exclude = [word for pattern in _UNWANTED for word in ("--exclude", pattern)]
+    include = chain.from_iterable(("--include", pattern) for pattern in (*_WANTED, adapter))
+    exclude = chain.from_iterable(("--exclude", pattern) for pattern in _UNWANTED)
     download = shlex.join(["hf", "download", name, *include, *exclude, "--local-dir", str(folder)])
     return f"{fetch} it ({download}), then do this again."

@@ -112,7 +112,8 @@ class Synthesizer:
         package of another version than in the training.
         """
         notes = []
-        if self._unknown != "refuse" and (unknown := self.front_end.unknown_characters(text, language)):
+        unknown = () if self._unknown == "refuse" else self.front_end.unknown_characters(text, language)
+        if unknown:
             fate = "left out" if self._unknown == "leave_out" else "sent to the model as [UNK]"
             notes.append(f"Outside the vocabulary of {language!r} and {fate}: {name_characters(unknown)}.")
         reading = {HEBREW: "Hebrew is read without added vowel points, as the published package reads it "
@@ -170,7 +171,9 @@ class Synthesizer:
         queues, seed, total, count = list(texts), sampling.seed, sum(map(len, texts)), 0
         while any(queues):
             # The next chunks of every text, in batches that the device can hold.
-            due = [(number, chunk) for number, chunks in enumerate(queues) for chunk in chunks[:batch_size]]
+            due = []
+            for number, chunks in enumerate(queues):
+                due += [(number, chunk) for chunk in chunks[:batch_size]]
             queues = [chunks[batch_size:] for chunks in queues]
 
             for start in range(0, len(due), MAX_BATCH_SIZE):
@@ -341,7 +344,9 @@ class ChunkSynthesis:
 
     def _push_result(self, generated: Generated) -> list[SynthesizedChunk]:
         synthesizer = self._synthesizer
-        if len(generated.codes) >= synthesizer.model.lm.max_speech_length and (halves := halve(self.chunk.text)):
+        is_too_long = len(generated.codes) >= synthesizer.model.lm.max_speech_length
+        halves = halve(self.chunk.text) if is_too_long else None
+        if halves:
             self.halves, self.ended = (halves[0], TextChunk(halves[1], self.chunk.boundary)), True
             return []
 

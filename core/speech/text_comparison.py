@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -136,7 +137,7 @@ def _scores(dataset: PreparedDataset, clip: ManifestClip, labels: Sequence[Seque
 
     # CTC gives the likelihood of each text for the same frames.
     lengths = torch.tensor([len(sequence) for sequence in labels])
-    targets = torch.tensor([label for sequence in labels for label in sequence])
+    targets = torch.tensor(list(chain.from_iterable(labels)))
     frames = torch.full((len(labels),), len(log_probs))
     losses = F.ctc_loss(log_probs[:, None].expand(-1, len(labels), -1), targets, frames, lengths, reduction="none")
     return -losses

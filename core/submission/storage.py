@@ -335,7 +335,8 @@ def _of_training(state: JobState, models: Mapping[str, str]) -> Iterator[Depende
     for kind, name in (("extension", extension), *(("dataset", data) for data in (settings.get("dataset"), *replayed))):
         if name:
             yield Dependency(user, Item(kind, str(name)), RESUMES)
-    if (recogniser := str(settings.get("recogniser") or "")) and "/" in recogniser and not recogniser.startswith("/"):
+    recogniser = str(settings.get("recogniser") or "")
+    if "/" in recogniser and not recogniser.startswith("/"):
         yield Dependency(user, Item("recogniser", recognisers.folder_name(recogniser)), RESUMES)
     start = str(settings.get("init_from") or "")
     if start:
@@ -426,14 +427,16 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
                             "List what is stored: Storage tab, or python -m scripts.storage list.")
         if item.run:
             _check_unpinned(workspace, item)
-        check_unused(workspace, item, earlier_states := board.states(), dependencies)
+        earlier_states = board.states()
+        check_unused(workspace, item, earlier_states, dependencies)
 
         # A run that is being written cannot move, so its lock is acquired for the move.
         run_dir = workspace.runs / item.run if item.run else path
         lock = None
-        if item.kind in ("run", CHECKPOINT) and run_dir.is_dir() and (
-                lock := FileLock.acquire(run_dir / "lock")) is None:
-            raise _used(item, run_dir.name)
+        if item.kind in ("run", CHECKPOINT) and run_dir.is_dir():
+            lock = FileLock.acquire(run_dir / "lock")
+            if lock is None:
+                raise _used(item, run_dir.name)
         try:
             entry = _move_to_bin(workspace, item)
         finally:

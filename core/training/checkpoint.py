@@ -14,6 +14,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -223,8 +224,11 @@ def read_world_size(run_dir: Path, step: int) -> int:
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
     """The optimizer's state by parameter name; `names` in the order of its groups."""
     state = optimizer.state_dict()["state"]
-    return {f"optimizer/{names[index]}/{key}": value
-            for index, entry in state.items() for key, value in _flat_tensors(entry).items()}
+    tensors = {}
+    for index, entry in state.items():
+        for key, value in _flat_tensors(entry).items():
+            tensors[f"optimizer/{names[index]}/{key}"] = value
+    return tensors
 
 
 def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
@@ -243,7 +247,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
     """Load the full tensors of `optimizer_tensors`; if the parameters are sharded, each rank takes its shard."""
     # torch's state dictionary has indices for parameters, a checkpoint has their names.
     state: dict[int, dict[str, object]] = {}
-    parameters = [value for group in optimizer.param_groups for value in group["params"]]
+    parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     for path, value in tensors.items():
         kind, _, parameter_path = path.partition("/")
         if kind == "optimizer":
@@ -274,12 +278,18 @@ def _write_model(folder: Path, tts: TTSModel) -> None:
         tensor_files.write(folder / records.CHANGED, changed)
 
 
+def earlier_bytes(tts: TTSModel) -> int:
+    """Bytes of the earlier trainings' files, which each checkpoint has a copy of."""
+    contents = chain.from_iterable(training.files.values() for training in tts.earlier_trainings)
+    return sum(map(len, contents))
+
+
 def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, with a margin for journal and samples."""
     trained = [value for value in tts.lm.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
     tensors += sum(value.nbytes for value in tts.decoder.tensors.values()) if tts.decoder else 0
-    tensors += sum(len(content) for training in tts.earlier_trainings for content in training.files.values())
+    tensors += earlier_bytes(tts)
 
     # The last checkpoint on the disk is a lower bound.
     steps = checkpoint_names.checkpoint_steps(run_dir)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -432,8 +433,10 @@ class TrainingRun:
             return {}
         front_end = self.trainer.tts.front_end
         # Sentences were spoken with their numbers as words.
-        originals = {(language, front_end.verbalize(sentence.text, language)): sentence.original
-                     for language in self.trainer.data.languages for sentence in self._sentences(language)}
+        originals = {}
+        for language in self.trainer.data.languages:
+            for sentence in self._sentences(language):
+                originals[language, front_end.verbalize(sentence.text, language)] = sentence.original
         speakers = self._speakers() if "similarity" in metrics else {}
 
         # Metrics are ratios of sums over all sentences.
@@ -472,7 +475,7 @@ class TrainingRun:
             # A voice without recordings of its own is compared with the mean of all.
             if not recordings:
                 return {}
-            overall = np.mean([vector for vectors in recordings.values() for vector in vectors], axis=0)
+            overall = np.mean(list(chain.from_iterable(recordings.values())), axis=0)
             self._mean_speakers = {name: np.mean(recordings[name], axis=0) if name in recordings else overall
                                    for name in of_voices}
         return self._mean_speakers

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -181,10 +182,11 @@ def fit_memory_plan(trainer: Trainer) -> Estimate:
             return replace(estimate, seconds_a_step=_time_step(trainer))
         if options.activation_checkpointing == "auto" and not microbatch_plan.activation_checkpointing:
             trainer.set_microbatch_plan(replace(microbatch_plan, activation_checkpointing=True))
-        elif (smaller := microbatch_plan.halved(options.batch_size)) is not None:
-            trainer.set_microbatch_plan(smaller)
         else:
-            return estimate
+            smaller = microbatch_plan.halved(options.batch_size)
+            if smaller is None:
+                return estimate
+            trainer.set_microbatch_plan(smaller)
 
 
 def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | None:
@@ -439,7 +441,7 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
                f"{_OVERFITTING_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
 
     # A token that no training text uses keeps its starting row.
-    trained = {int(number) for item in data.train for number in item.text_ids}
+    trained = set(map(int, chain.from_iterable(item.text_ids for item in data.train)))
     pieces = [token for token in trainer.tts.front_end.added_tokens()
               if token.kind in ("character", "merge") and token.language in data.languages]
     warning = unused_pieces_warning(sum(token.id not in trained for token in pieces), len(pieces))
@@ -494,9 +496,7 @@ def _disk_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions) -> It
 
 def check_first_checkpoint(trainer: Trainer, run_dir: Path) -> None:
     """`UserError` if the disk has no room for one checkpoint: before the first step, not after hours."""
-    earlier_bytes = sum(len(content) for training in trainer.tts.earlier_trainings
-                        for content in training.files.values())
-    needed = checkpoint_bytes(trainer) + earlier_bytes + checkpoint.OTHER_FILES
+    needed = checkpoint_bytes(trainer) + checkpoint.earlier_bytes(trainer.tts) + checkpoint.OTHER_FILES
     free = shutil.disk_usage(run_dir).free
     if free < needed:
         raise UserError(f"The first checkpoint needs about {size_text(needed)}, and {size_text(free)} are free in "

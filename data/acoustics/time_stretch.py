@@ -24,7 +24,7 @@ class TimeStretch:
         self._dropped = 0  # samples of the input that are not needed any more
         self._windows = 0
         self._tail: np.ndarray | None = None  # second half of the last window
-        self._following = np.zeros(0, np.float32)  # what follows the first half of the last window in the input
+        self._following = np.zeros(0, np.float32)  # The input behind the first half of the last window.
 
     def push(self, waveform: np.ndarray) -> np.ndarray:
         """Take more samples (S,) float32; returns those that are ready."""

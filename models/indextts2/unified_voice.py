@@ -127,9 +127,12 @@ class UnifiedVoiceConfig:
                             f"speaks up to {self.max_codes} ({self.max_codes / self.code_rate:g} s).",
                             "Split the text, or choose another duration or a higher speaking rate.")
 
-        speakers, vectors = (torch.from_numpy(np.stack([arrays[name] for arrays in conditioning])) for name in shapes)
-        inputs = {name: torch.from_numpy(np.stack([arrays[name] for arrays in conditioning]))
-                  for name in self.conditioner_shapes if all(name in arrays for arrays in conditioning)}
+        stacked = {name: np.stack([arrays[name] for arrays in conditioning]) for name in shapes}
+        speakers, vectors = map(torch.from_numpy, stacked.values())
+        inputs = {}
+        for name in self.conditioner_shapes:
+            if all(name in arrays for arrays in conditioning):
+                inputs[name] = torch.from_numpy(np.stack([arrays[name] for arrays in conditioning]))
         return VoiceConditioning(speakers, vectors, torch.tensor(durations), inputs.get("speaker_hidden"),
                                  inputs.get("emotion_latent"))
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from data.acoustics import audio
 from models.phonetic_encoder.encoder import PhoneticEncoder, sinusoids
 
-FLOOR = 1e-10  # of the power, before the logarithm
+FLOOR = 1e-10  # The least power, before the logarithm.
 
 
 def states(encoder: PhoneticEncoder, mel: torch.Tensor, layers: int) -> list[torch.Tensor]:

@@ -32,7 +32,7 @@ class CodecConfig:
     decoder_blocks: int = 5
     levels: tuple[int, ...] = (5, 5, 5, 5, 5)  # odd, so that zero is a level
     speaker_size: int = 32
-    mel_mean: float = -5.0  # of log-mel, over the corpus
+    mel_mean: float = -5.0  # The corpus's mean of log-mel.
     mel_std: float = 2.8
 
     @property

@@ -30,7 +30,7 @@ PEAK, LOWEST_SHARE = 5e-4, 0.01  # learning rate, and the share of it that is le
 WARMUP = 50  # steps
 CRITIC_RATE = 3e-4  # learning rate of the discriminator
 PHONETIC, ADVERSARIAL, MATCHING = 0.5, 0.15, 0.3  # weights of the losses beside L1
-PHONETIC_LAYERS = 2  # of the phonetic encoder, after its convolutions
+PHONETIC_LAYERS = 2  # The encoder's first layers, after its convolutions.
 OTHER_SPEAKERS = 0.2  # share of the crops whose speaker embedding is of another voice
 AVERAGING = 0.995  # decay of the average of the weights, which is the result
 

@@ -39,8 +39,8 @@ from models.tiny.vocoder import MelVocoder, MelVocoderConfig
 from models.weights import LazyWeights
 
 MEL_SETTINGS = audio.MelSettings()
-BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # of a text: half a second, and a quarter for each token
-MAX_PROMPT_CODES = 50  # of a reference clip: two seconds
+BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # A text has half a second, and a quarter for each token.
+MAX_PROMPT_CODES = 50  # Two seconds of a reference clip.
 FEATURES_VERSION = 3  # increased when the extractor computes other features from the same clip and codec
 DEFAULT_VOICE = "low"
 LANGUAGE_MODEL, CODEC, VOCODER = "t3.safetensors", "codec.safetensors", "vocoder.safetensors"
@@ -192,8 +192,9 @@ class Tiny(Family):
                              tensors: Mapping[str, torch.Tensor]) -> AdaptedDecoder:
         codec = _codec(folder, device)
         shapes = {name: value.shape for name, value in codec.decoder_parameters()}
-        if unfit := {name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape} | (
-                tensors.keys() - shapes.keys()):
+        unfit = tensors.keys() - shapes.keys()
+        unfit |= {name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape}
+        if unfit:
             raise UserError(f"The adapted decoder does not fit the codec in {folder}: {len(unfit)} of {len(shapes)} "
                             f"tensors differ in name or shape, such as {min(unfit)}.", "Take another checkpoint.")
         codec.load_state_dict(dict(tensors), strict=False)

@@ -22,7 +22,7 @@ from data.acoustics.audio import MelSettings, magnitude, mel_filterbank
 from models.convolutions import full_precision
 from models.tiny.codec import ConvNeXtBlock
 
-_RIDGE = 0.015  # of the fitted cepstrum, times the order
+_RIDGE = 0.015  # The fit's penalty of the cepstrum, times the order.
 CPU = torch.device("cpu")
 _LEAST = 1e-5  # share of a source, so that its square root has a gradient
 
@@ -37,7 +37,7 @@ class MelVocoderConfig:
     noise_bands: int = 16
     f0_min: float = 50.0  # Hz
     f0_max: float = 500.0  # Hz
-    mel_mean: float = -5.0  # of log-mel, over the corpus
+    mel_mean: float = -5.0  # The corpus's mean of log-mel.
     mel_std: float = 2.8
 
 
@@ -51,7 +51,8 @@ class MelVocoder(nn.Module):
 
     def __init__(self, config: MelVocoderConfig) -> None:
         super().__init__()
-        self.config, self.settings = config, (settings := MelSettings())
+        self.config, self.settings = config, MelSettings()
+        settings = self.settings
         self.mel_in = nn.Linear(settings.n_mels, config.width)
         self.blocks = nn.ModuleList([ConvNeXtBlock(config.width) for _ in range(config.blocks)])
         self.norm = nn.LayerNorm(config.width)
@@ -69,7 +70,7 @@ class MelVocoder(nn.Module):
         basis = torch.cos(orders * centres[:, None])
         fitted = torch.linalg.solve(basis.T @ basis + _RIDGE * torch.diag(orders.float()), basis.T)
         self.register_buffer("to_cepstrum", fitted, persistent=False)
-        power = torch.hann_window(settings.win_length).square().sum()  # of white noise of power one in each bin
+        power = torch.hann_window(settings.win_length).square().sum()  # White noise has it in each bin.
         self.register_buffer("gains", torch.log(filters.sum(0) * power.sqrt()), persistent=False)
 
     def forward(self, mel: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -145,7 +146,7 @@ class MelVocoder(nn.Module):
         A round keeps the phases of the waveform and puts the magnitudes of the mel in place of its own.
         """
         settings, frames = self.settings, mel.shape[-1]
-        short = max(0, settings.n_fft // (2 * settings.hop_length) + 2 - frames)  # for the reflection at the ends
+        short = max(0, settings.n_fft // (2 * settings.hop_length) + 2 - frames)  # The reflection needs them.
         padded = F.pad(mel.float(), (0, short), value=math.log(settings.floor))
         with full_precision():
             waveform = self.synthesize(padded)[0]

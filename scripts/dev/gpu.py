@@ -55,15 +55,16 @@ _CONTRACT = {"tiny": "not chatterbox and not indextts2", "chatterbox": "chatterb
              "indextts2": "indextts2"}
 
 # Every file of tests that emulate CUDA where there is no GPU.
-CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/test_cuda_graph_decode.py",
-              "tests/unit/test_alignment_guard.py", "tests/unit/test_precision.py", "tests/unit/test_benchmark.py",
-              "tests/unit/test_triton_training.py", "tests/unit/test_flow_graphs.py",
-              "tests/unit/test_chatterbox_hift.py", "tests/unit/test_triton_vocoder.py")
+CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/models/test_cuda_graph_decode.py",
+              "tests/unit/models/test_alignment_guard.py", "tests/unit/core/model/test_precision.py",
+              "tests/unit/scripts/dev/test_benchmark.py",
+              "tests/unit/models/test_triton_training.py", "tests/unit/models/chatterbox/test_flow_graphs.py",
+              "tests/unit/models/chatterbox/test_hift.py", "tests/unit/models/test_triton_vocoder.py")
 
 STAGES: dict[str, GpuStage] = {
     "tests": GpuStage("the tests of CUDA, on the GPU",
-                      (*CUDA_TESTS, "tests/unit/test_triton_sampling.py", "tests/unit/test_triton_kernels.py",
-                       *_PARALLEL, "load"),
+                      (*CUDA_TESTS, "tests/unit/models/test_triton_sampling.py",
+                       "tests/unit/models/test_triton_kernels.py", *_PARALLEL, "load"),
                       environment={"LISAN_ALL_CASES": "1", **_ONE_THREAD}),
     **{f"contract-{family}": GpuStage(f"the contract suite, trained on the GPU: {family}", (
         "tests/contract", "--ignore=tests/contract/test_cuda.py", "-k", names, *_PARALLEL, "load"),

@@ -38,11 +38,11 @@ expect.set_options(timeout=PATIENCE_MS)
 Take = Callable[[Page, str], Path]
 
 
-_LONGEST = ("test_main_job", "test_chatterbox")
+_LONGEST = ("test_main_job", "test_chatterbox", "test_views", "test_first_hour")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In `make test-long` the two files that take minutes come first, so that neither runs alone at the end."""
+    """The files that take minutes come first, so that none of them runs alone at the end."""
     items.sort(key=lambda item: item.path.stem not in _LONGEST)
 
 

@@ -14,8 +14,8 @@ from tests.browser.conftest import LOOKS, Take, choose, fill_opened, open_tab
 from tests.browser.whole_way import accept_unknown_files
 from tests.hub import LoopbackHub, serving
 from tests.serving import App, served
+from tests.unit.core.test_push import write_export
 from tests.unit.hub_model import FILES, MAIN, T3, TOKEN, contents
-from tests.unit.test_hub_push import write_export
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]

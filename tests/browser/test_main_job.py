@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from core.jobs import control
 from core.jobs.state import JobBoard, JobState
@@ -116,22 +116,32 @@ def listen(page: Page, board: JobBoard, take: Take) -> None:
     expect(page.locator("#clips")).to_contain_text("original recordings")
     assert all(state.status == "finished" for state in usable(chain_of(board.states())))
     made = next(state for state in chain_of(board.states()) if state.verb == "compare")
-    expect(page.locator("#clips audio")).to_have_count(2 * len({clip.index for clip in made.audio}))
-    addresses = [audio.get_attribute("src") or "" for audio in page.locator("#clips audio").all()]
+    sides = page.locator("#clips .side")
+    recordings = sides.filter(has_text="Original recording")
+    expect(sides.locator("audio")).to_have_count(len(made.audio) + recordings.count())
     assert len({clip.index for clip in made.audio if clip.language == "am"}) >= 6  # none decides the impression alone
     clips = {clip.path: clip for clip in made.audio}
-    for address in addresses:
+    for address in addresses(sides.filter(has_not_text="Original recording")):
         waveform, sample_rate = sound(page, page.url.split("?")[0] + address)
         clip = next(clip for path, clip in clips.items() if address.endswith(path))
         seconds = len(waveform) / sample_rate
         assert abs(seconds - clip.duration_s) < 0.05
         assert 0.4 < seconds < 15
         assert np.abs(waveform).max() > 0.02, f"{address} is silent"
+    assert recordings.count() >= 6  # the sentences of the comparison were recorded
+    for address in addresses(recordings):
+        waveform, _ = sound(page, page.url.split("?")[0] + address)
+        assert np.abs(waveform).max() > 0.02, f"{address} is silent"
     first = page.locator("#clips audio").first
     first.evaluate("audio => audio.play()")
     wait_until(lambda: first.evaluate("audio => audio.currentTime") > 0.2, page)
     page.wait_for_timeout(1000)
     take(page, "main-listen")
+
+
+def addresses(sides: Locator) -> list[str]:
+    """Where the players of some sides get their sound."""
+    return [audio.get_attribute("src") or "" for audio in sides.locator("audio").all()]
 
 
 def proof(page: Page, take: Take) -> None:

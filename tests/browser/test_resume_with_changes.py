@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from core.jobs import checkpoint_names
 from core.jobs.events import Stopped
 from core.jobs.job import Job, load_job
+from core.jobs.state import JobBoard
 from core.submission import storage
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import NARROW, Take
+from tests.browser.conftest import NARROW, Take, wait_until
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
@@ -38,6 +39,39 @@ def test_the_fields_fit_a_narrow_page(scene: tuple[App, Job], open_page: Visit, 
     take(page, "resume-with-changes-390")
     wide, seen = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide <= seen
+
+
+def test_a_list_that_becomes_shorter_while_it_is_open_harms_nothing(scene: tuple[App, Job], open_page: Visit) -> None:
+    app, job = scene
+    page = open_page(app.url + "?tab=train")
+    page.locator("#resume-changes > button").click()
+    field = page.locator("#resume-step input")
+    field.click()
+    expect(page.get_by_role("option", name="step 100")).to_be_visible()
+    page.keyboard.press("Escape")
+
+    # From here no request leaves the page until the list is open again.
+    held: list[Route] = []
+    page.route("**/run/predict*", lambda route: held.append(route))
+    storage.delete(job.workspace, storage.parse(f"run:{job.id}@100"), JobBoard(job.workspace))
+    field.click()
+    expect(page.get_by_role("option", name="step 100")).to_be_visible()
+    wait_until(lambda: bool(held), page)
+    with page.expect_response("**/run/predict*"):
+        page.unroute("**/run/predict*")  # the held requests leave
+    page.wait_for_timeout(1000)
+    page.get_by_role("option", name="step 300").click()
+
+    def shows_the_change() -> bool:
+        field.click()
+        page.get_by_role("option", name="step 300").wait_for()
+        shown = page.get_by_role("option", name="step 100").count()
+        page.keyboard.press("Escape")
+        return not shown
+
+    wait_until(shows_the_change, page)
+    expect(field).to_have_value("step 300")
+    storage.restore(job.workspace, f"run:{job.id}@100")
 
 
 def test_a_run_returns_to_a_checkpoint_with_other_options(scene: tuple[App, Job], open_page: Visit, take: Take) -> None:

@@ -1,4 +1,6 @@
-"""Logits and ids of an export of IndexTTS 2.5 by the published package, for `tests/unit/test_indextts25_files.py`.
+"""Logits and ids of an export of IndexTTS 2.5 by the published package.
+
+For `tests/unit/models/indextts2/test_model_folder_indextts25.py`:
 
     .reference/bin/python tests/reference/indextts25_logits.py EXPORT CONFIG LANGUAGE INPUTS.safetensors \
         OUTPUTS.safetensors

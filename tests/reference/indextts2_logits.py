@@ -1,4 +1,4 @@
-"""Logits of an export of IndexTTS2 by the published package, for `tests/unit/test_indextts2_files.py`.
+"""Logits of an export of IndexTTS2 by the published package, for `tests/unit/models/indextts2/test_model_folder.py`.
 
     .reference/bin/python tests/reference/indextts2_logits.py EXPORT CONFIG INPUTS.safetensors OUTPUTS.safetensors
 
