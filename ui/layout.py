@@ -168,12 +168,15 @@ def _header(pill: Html, machine: str = "", title: str = "", ended: str = "") -> 
                span("machine", machine), pill, data_title=f"{title} - Lisan" if title else "Lisan", data_ended=ended)
 
 
+_SHOWN_TAB = """async () => {
+  await new Promise((go) => setTimeout(go, 30));  // the click that selects a tab comes before its mark
+  return [window.lisanShownTab()];
+}"""
+
+
 def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
     """Open the tab that the address names, keep the address up to date, refresh on each change."""
     live = page.live
-
-    def tab_of(event: gr.SelectData) -> str:
-        return next((name for name, label in PLACES if label == event.value), "start")
 
     def choice_of(request: gr.Request, name: str) -> object:
         """The job that the address names, until a refresh brings all choices with their titles."""
@@ -193,15 +196,17 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
             return [gr.skip()] * 3  # open already, unless a person was faster than this answer
         return [gr.Tabs(selected=name), gr.skip(), name]
 
+    # The page says which tab is shown when it is asked: of quick changes, Gradio may report an earlier one last (6.31).
+    shown, name = gr.Button(visible="hidden", elem_id="shown-tab"), gr.Textbox("", visible="hidden")
     for tabs in (page.tabs, drawer):
-        tabs.select(tab_of, None, [page.tab], **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)
+        tabs.select(lambda shown_name: shown_name, [name], [page.tab], js=_SHOWN_TAB, trigger_mode="always_last",
+                    **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)
         tabs.change(None, None, None, js="() => { window.lisanRememberTab && window.lisanRememberTab(); }")
     # The page's script clicks it when the drawer is opened or closed, which selects no other tab.
-    shown, name = gr.Button(visible="hidden", elem_id="shown-tab"), gr.Textbox("", visible="hidden")
-    shown.click(lambda shown_name: shown_name, [name], [page.tab], js="() => [window.lisanShownTab()]", **QUIET).then(
+    shown.click(lambda shown_name: shown_name, [name], [page.tab], js=_SHOWN_TAB, **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
-    for name, choice in (("run", page.run), ("comparison", page.pair)):
-        choice.input(None, [choice], None, js=f"(job) => {{ window.lisanRememberChoice('{name}', job); }}")
+    for kind, choice in (("run", page.run), ("comparison", page.pair)):
+        choice.input(None, [choice], None, js=f"(job) => {{ window.lisanRememberChoice('{kind}', job); }}")
     blocks.load(loaded, None, [page.tabs, drawer, page.tab, page.run, page.pair], **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
 

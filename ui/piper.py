@@ -1,4 +1,4 @@
-"""The Piper section of the Certificate tab: a dataset that a model speaks, to train a voice for Piper."""
+"""The Piper section of the Share tab: a dataset that a model speaks, to train a voice for Piper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The maker's signature on the Certificate tab: what it says, how to sign, and the makers who are trusted.
+"""The maker's signature on the Share tab: what it says, how to sign, and the makers who are trusted.
 
 The page takes no private key: it offers what is to be signed, and takes the signature that was made elsewhere. An
 export is often made on a rented machine, and nobody who signs in to the page should sign in its owner's name.
