@@ -17,7 +17,7 @@ OTHERS = {
     "train": {"import_config": ("Settings of another program", "training_config.yaml --output preset.yaml"),
               "pin_checkpoint": ("Keep a checkpoint under a name", "first 400 before-the-new-clips"),
               "demo": ("Everything, with the demo data", "")},
-    "certificate": {"signature": ("Sign an export as its maker", "sign export:my-voice --key ~/.ssh/id_ed25519")},
+    "share": {"signature": ("Sign an export as its maker", "sign export:my-voice --key ~/.ssh/id_ed25519")},
     "doctor": {"doctor": ("What this machine has and lacks", ""), "jobs": ("List, stop and rename jobs", "list")},
     "storage": {"storage": ("Sizes, deletion and the bin", "list")},
 }

@@ -1,5 +1,6 @@
 """Train over a grid of options, rank the runs, and recommend one (`--grid FILE`, or `--search learning_rate`)."""
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.loading import parse_options
 from config.schema import SweepOptions
 from core.jobs.state import JobState

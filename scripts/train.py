@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, STOPPED, exit_with, run_verb
 

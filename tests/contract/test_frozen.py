@@ -60,7 +60,8 @@ CHOICES = {
 # What these say changes no tensor: names, counts, time, files, who is told; or it needs CUDA (compile, optimizer).
 BESIDE = {"extension", "dataset", "steps", "max_minutes", "max_epochs", "decoder_minutes", "batch_size", "processes",
           "drift_bound", "fisher_clips",
-          "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
+          "adapter_rank_mlp", "adapter_rank_conditioner",
+          "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
           "init_from", "evaluation_sentences", "select_best_by", "validate_every", "validation_disjoint_by", "patience",
           "scale_lr", "min_improvement", "evaluation_texts", "evaluation_unknown", "evaluation_metrics",
           "mismatch_action", "tracker",

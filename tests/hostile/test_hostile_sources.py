@@ -167,7 +167,7 @@ def test_every_option_that_opens_a_path_is_marked():
                 "split_disjoint_by", "evaluation_metrics", "count", "validation_disjoint_by", "recogniser_language",
                 "rules", "replay_datasets", "flow_prompt_s", "emotion", "held_out", "licence", "add_to", "init_from",
                 "emotion_strength", "sample_rate", "tracker", "dataset", "model", "happy", "watermark", "lufs",
-                "evaluation", "restore", "accept_unknown", "run", "channel", "signer",
+                "evaluation", "restore", "accept_unknown", "run", "channel", "signer", "shard",
                 "variant_noise", "denoise", "any_script", "byte_fallback", "duration_s"}
     for verb, entry in VERBS.items():
         marked = {place[-1] for _verb, place, _marker, _several in PATHS if _verb == verb}

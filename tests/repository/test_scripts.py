@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NO_COMMANDS = ("command", "scripts", "suggestions")
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "__init__")
 # Starting Python with all imports takes seconds, so most are run in the long tests.

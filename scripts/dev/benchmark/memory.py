@@ -21,12 +21,12 @@ from config.schema import PrepareOptions
 from core import prepare
 from core.dataset.clip_index import MeasureStore, build_index
 from core.workspace import Workspace
-from data import manifest, splits, validation
+from data import manifest, splits
 from data.disk_collections import chunked
 from data.importers import SourceRow, import_source
 from data.manifest import ManifestClip, PreparedDataset
 from data.normalisers import TextNormaliser
-from data.validation import CheckedRow, checked_rows_on_disk
+from data.validation import CheckedRow, RowCheck, RowChecker, checked_rows_on_disk
 from scripts.dev.benchmark.review import _clip, _spoken
 
 _TEXT = "ሰላም ለሁሉም ሰው እንዴት ነህ ወንድሜ " * 4
@@ -130,8 +130,9 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
     workspace = Workspace.open(folder / "workspace")
     options = PrepareOptions(source=str(folder / "in"), dataset="made", language="am")
 
-    def checked(row: SourceRow, reading: TextNormaliser, *extra: object, **options: object) -> tuple[CheckedRow, float]:
-        return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest()), 3.0
+    def checked(checker: RowChecker, row: SourceRow) -> RowCheck:
+        row_hash = sha256(row.id.encode()).hexdigest()
+        return RowCheck(CheckedRow(row, checker.reading.normal(row.text), 3.0, row_hash), 3.0)
 
     def measured(dataset: PreparedDataset, workspace: Workspace, reporter: object) -> None:
         store = MeasureStore(workspace)
@@ -140,7 +141,7 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
             store.save({name: clip_measures for name, clip_measures in spoken if clip_measures is not None})
 
     def work() -> None:
-        with (patch.object(validation, "_check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
+        with (patch.object(RowChecker, "check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
               patch.object(prepare, "measure_dataset", measured)):
             dataset, _, _ = prepare.import_dataset(options, "words", workspace, _SilentReporter())
             prepare.index_clips(dataset, workspace, _SilentReporter(), {"am": TextNormaliser("ethiopic")})

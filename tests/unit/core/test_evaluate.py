@@ -134,7 +134,8 @@ def test_the_report_is_whole(evaluated: tuple[Workspace, Listener, EvaluateOptio
 
 def test_the_page_shows_the_report(evaluated: tuple[Workspace, Listener, EvaluateOptions]) -> None:
     report = report_of(evaluated[1])
-    shown = report_view(cast(JobState, SimpleNamespace(id="evaluation")), report)
+    job = SimpleNamespace(workspace=evaluated[0])
+    shown = report_view(cast(JobState, SimpleNamespace(id="evaluation", job=job)), report)
     assert shown.count('class="interval"') == sum(len(by["fr"]) for by in report.estimates.values())
     assert "French" in shown
     assert "<code>runs/evaluation/evaluation.html</code>" in shown

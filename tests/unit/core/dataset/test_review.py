@@ -49,8 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ready(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A copy of `made` for one test."""
-    for module in (prepare, revise):
-        monkeypatch.setattr(module, "family", lambda name: SmallFamily(SmallExtractor()))
+    monkeypatch.setattr(prepare, "family", lambda name: SmallFamily(SmallExtractor()))
     shutil.copytree(made / "workspace", tmp_path / "workspace")
     return Workspace(tmp_path / "workspace")
 

@@ -18,7 +18,7 @@ from core.submission.job_subjects import subject
 from core.workspace import Workspace
 from scripts import jobs as command
 from tests.unit.live_jobs import launch, running, train
-from ui import job_views
+from ui import job_views, titles
 
 
 def state(verb: str, title: str = "", **options: object) -> JobState:
@@ -44,9 +44,10 @@ def state(verb: str, title: str = "", **options: object) -> JobState:
 ])
 def test_a_job_says_what_it_is_about(given: JobState, about: str) -> None:
     assert subject(given) == about
-    assert about.partition(":")[0] in job_views.job_card(given)
-    assert about.partition(":")[0] in job_views.history_view([given])
-    assert about.partition(":")[0] in job_views.queue_view([given])
+    shown = titles.with_titles(given.job.workspace, about).partition(":")[0]
+    assert shown in job_views.job_card(given)
+    assert shown in job_views.history_view([given])
+    assert shown in job_views.queue_view([given])
 
 
 def test_a_training_is_in_the_language_of_its_dataset(workspace: Workspace) -> None:

@@ -233,7 +233,7 @@ def test_a_wanted_duration_is_that_of_the_sound(tmp_path: Path) -> None:
     family, clip = IndexTTS2(), tone(5, 1.5)
     voice = family.voice_from_recording(tmp_path / "model", CPU, clip, 16000)
     assert {name: value.shape for name, value in voice.conditioning.items()} == {
-        "style": (192,), "emotion_vector": (64,)}
+        "style": (192,), "emotion_vector": (64,), "emotion_latent": (64,)}
     vocoder, codes = family.load_vocoder(tmp_path / "model", CPU), np.arange(20)
     for wanted_s, frames in ((0.0, 68), (0.5, 43)):
         made = vocoder.decode(codes, voice, VocoderOptions(flow_steps=2, duration_s=wanted_s))

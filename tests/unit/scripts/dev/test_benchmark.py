@@ -365,7 +365,7 @@ def test_extraction_on_a_gpu_is_compared_with_the_cpu(monkeypatch: pytest.Monkey
     }
     arrays = {f"{name}: relative error of the {what}" for name, kinds in {
         "Chatterbox, float32": ("speaker embedding",), "Chatterbox, float32, reference clip": ("mel", "speaker"),
-        "IndexTTS2, float32": ("speaker latents", "emotion vector"),
+        "IndexTTS2, float32": ("speaker latents", "speaker hidden", "emotion vector", "emotion latent"),
         "IndexTTS2, float32, reference clip": ("mel", "style"),
         "built-in model, float32": ("speaker embedding",)}.items() for what in kinds}
     assert set(found) == {f"{what} that are the same" for what in of_codes} | arrays
