@@ -36,9 +36,10 @@ def build(page: Page) -> None:
                           "each chapter (MP3) and subtitles. A stopped job resumes at the sentence where it ended.",
                           class_="small"))
         with gr.Row(elem_classes="grid"):
-            upload = gr.File(label="Book", file_types=_BOOKS, elem_id="book-file", height=120)
+            upload = gr.File(label="Book", file_types=_BOOKS, elem_id="book-file", height=120,
+                             min_width=280)
             list_upload = gr.File(label="Pronunciation list (word -> spelling, one a line)", file_types=[".txt"],
-                                  elem_id="book-pronunciations", height=120)
+                                  elem_id="book-pronunciations", height=120, min_width=280)
         book_notice = gr.HTML(elem_classes="notices", elem_id="book-notice")
         list_notice = gr.HTML(elem_classes="notices")
         book, pronunciations = gr.Textbox("", visible="hidden"), gr.Textbox("", visible="hidden")

@@ -67,6 +67,8 @@
     }
     setTimeout(ask, again);
   };
+  /* Gradio closes the menu of further tabs when a click reaches the window (6.31): the click of a tick must not. */
+  document.addEventListener("click", (event) => { if (event.target.id === "live-tick") event.stopPropagation(); });
   const acted = (event) => { if (!event.target.closest || !event.target.closest("#live-tick")) window.lisanTickSoon(); };
   for (const kind of ["input", "change", "click", "keyup", "drop"]) document.addEventListener(kind, acted, true);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) window.lisanTickSoon(); });
@@ -77,6 +79,15 @@
 document.addEventListener("mousedown", (event) => {
   const field = event.target;
   if (field === document.activeElement && field.matches("input[role=combobox][aria-expanded=false]")) field.blur();
+}, true);
+
+/* A dropdown opens its list at every key but Escape, at Tab after the focus has left it (6.31). That list stays open over
+   the page, and no answer is shown while it is. The dropdown closes by losing the focus, so Tab is kept from it. A long
+   list can be scrolled, and Tab would stop at it as well. */
+document.addEventListener("keydown", (event) => {
+  if (!["Tab", "Shift"].includes(event.key) || !event.target.matches("input[role=combobox]")) return;
+  event.stopPropagation();
+  for (const list of document.querySelectorAll("ul[role=listbox]")) list.tabIndex = -1;
 }, true);
 
 /* The open list of a dropdown has a fixed place, which Gradio finds anew when the page is scrolled (6.31): also when its

@@ -85,7 +85,9 @@
     const box = document.querySelector("#tab-states [data-states]");
     if (!box) return;
     const states = JSON.parse(box.dataset.states);
-    const byLabel = Object.fromEntries(Object.values(states).map((tab) => [tab.label, tab]));
+    // The buttons of the menu of further tabs have no id, only a label, which may be translated.
+    const byLabel = Object.fromEntries(Object.values(states).flatMap(
+      (tab) => [[tab.label, tab], [window.lisanText(tab.label), tab]]));
     for (const button of document.querySelectorAll(
       ":is(#tabs, #drawer-tabs) > .tab-wrapper :is([role=tab], .overflow-dropdown button)")) {
       const tab = byLabel[button.textContent.trim()] || states[button.dataset.tabId];
