@@ -291,7 +291,8 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
         parser.add_argument("--check", metavar="REFERENCE",
                             help="run:ID or export:NAME, instead of these options: compare the certificate with the "
                                  "files, in seconds and without a job. Exit code 0 only if this workspace computed it, "
-                                 "it is complete, and it belongs to exactly these files")
+                                 "it is complete, and it belongs to exactly these files; --signer NAME_OR_KEY beside "
+                                 "it: only if this maker signed the export")
 
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",

@@ -280,8 +280,8 @@ def attach(workspace: Workspace, folder: Path, signature: bytes, signed: bytes |
     try:
         _verify(signature, name, content, read_signers(workspace))
     except UnknownKey as error:
-        raise UserError(f"{error}.", "Trust the public key first, under Trusted makers (python -m scripts.signature trust "
-                        "NAME KEY).") from error
+        raise UserError(f"{error}.", "Trust the public key first, under Trusted makers (python -m scripts.signature "
+                        "trust NAME KEY).") from error
     except ValueError as error:
         raise UserError(f"This is no signature of the export {folder.name}: {error}.",
                         f"Sign its {STATEMENT}: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {STATEMENT}, or minisign -S "

@@ -134,7 +134,7 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
         row_hash = sha256(row.id.encode()).hexdigest()
         return RowCheck(CheckedRow(row, checker.reading.normal(row.text), 3.0, row_hash), 3.0)
 
-    def measured(dataset: PreparedDataset, workspace: Workspace, reporter: object) -> None:
+    def measured(dataset: PreparedDataset, workspace: Workspace, *_: object) -> None:
         store = MeasureStore(workspace)
         for part in chunked(dataset.clips, 1000):
             spoken = ((clip.sha256, _spoken(clip, random.Random(clip.id)).measures) for clip in part)
