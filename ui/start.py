@@ -321,7 +321,7 @@ def data_view(workspace: Workspace, view: View) -> Html:
              f"of them held out ({held_out / card.clips:.0%})."]
     if card.duration_s < model_info.MIN_TRAIN_SPEECH_S:
         lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
-                     "worked, an hour or more is better.")
+                     "worked, 30 minutes or more is better.")
 
     # The last training tells more about the recordings than their amount.
     last = next((state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == name

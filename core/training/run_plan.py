@@ -431,7 +431,7 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
         yield (f"There is little speech to train on: {duration_text(data.train_speech_s)} in "
                f"{pluralize(len(data.train), 'clip')}; {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least "
-               "that has worked, an hour or more is better.")
+               "that has worked, 30 minutes or more is better.")
 
     # Every clip is used again and again: too often, and the model learns it by heart.
     steps = _planned_steps(trainer, options)

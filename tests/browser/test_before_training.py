@@ -33,9 +33,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
     trial = job_files.create_job(workspace, "preflight", PreflightOptions(), job_id="trial")
     scenes.append(
         trial, Queued(), Started(1, 1), Stage("speak", 2.0),
-        WarningRaised("There is little speech to train on: 312 s in 96 clips; 10 min is the least that has "
-                      "worked, an "
-               "hour or more is better."),
+        WarningRaised("There is little speech to train on: 312 s in 96 clips; 10 min is the least that has worked, "
+                      "30 minutes or more is better."),
         Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
                   "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",
                   "seconds": 48.1, "not_tried": " ".join(untried_parts(PreflightOptions(
