@@ -78,9 +78,9 @@ test-quick: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "$(QUICK)" -n auto --maxprocesses 4 --dist loadfile \
 		--no-loadscope-reorder
 
-# Three processes also on two cores: for most of its time each waits for its page.
 test-browser: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "$(QUICK)" -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "$(QUICK)" -n auto --maxprocesses 2 --dist loadfile \
+		--no-loadscope-reorder
 
 # The files with long tests alone: each process would take half a minute to import all others.
 test-long: $(INSTALLED_DEV)

@@ -52,7 +52,7 @@ def ranking(job: Job) -> list[SweepTrial]:
             for trial in sweeps.rank(record, SweepOptions(**job.settings))]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_killed_twice_has_the_ranking_of_one_that_was_not(tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
