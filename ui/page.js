@@ -15,11 +15,12 @@
     clearTimeout(timer);
     timer = setTimeout(() => notice.remove(), 10000);
   };
-  /* An open list that becomes shorter ends all scripts of Gradio's page (6.31), so answers wait until it is closed.
-     Lists of several choices stay open while their choices are used, and do not have this fault. */
+  /* An open list that becomes shorter ends all scripts of Gradio's page (6.31), so answers wait until it is closed. A
+     field that can be typed into keeps its list open for as long as it has the focus: no answer waits for that. Lists of
+     several choices do not have this fault. */
   const listIsOpen = () => {
     const field = document.querySelector("input[role=combobox][aria-expanded=true]");
-    return field && !field.closest(".several-choices");
+    return field && field.readOnly && !field.closest(".several-choices");
   };
   window.fetch = async (...what) => {
     const answer = await ask(...what);
