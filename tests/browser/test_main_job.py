@@ -117,11 +117,12 @@ def listen(page: Page, board: JobBoard, take: Take) -> None:
     assert all(state.status == "finished" for state in usable(chain_of(board.states())))
     made = next(state for state in chain_of(board.states()) if state.verb == "compare")
     sides = page.locator("#clips .side")
-    recordings = sides.filter(has_text="Original recording")
+    heading = page.get_by_text("Original recording", exact=True)
+    recordings = sides.filter(has=heading)
     expect(sides.locator("audio")).to_have_count(len(made.audio) + recordings.count())
     assert len({clip.index for clip in made.audio if clip.language == "am"}) >= 6  # none decides the impression alone
     clips = {clip.path: clip for clip in made.audio}
-    for address in addresses(sides.filter(has_not_text="Original recording")):
+    for address in addresses(sides.filter(has_not=heading)):
         waveform, sample_rate = sound(page, page.url.split("?")[0] + address)
         clip = next(clip for path, clip in clips.items() if address.endswith(path))
         seconds = len(waveform) / sample_rate
