@@ -85,7 +85,7 @@ class _TextFinder:
     """Finds the clips of a recording by its text."""
 
     options: AlignOptions
-    texts: Mapping[str, list[str]]  # by name of the recording
+    texts: Mapping[str, list[str]]  # Keys are names of recordings.
     listener: CTCModel
     verbalize: Callable[[str], str]
 

@@ -62,7 +62,7 @@ class SpokenSentence:
     """A sentence on the disk. `faults`: of each attempt, joined with commas; `kept`: the attempt in the file."""
 
     number: int
-    key: str  # of text, model and settings
+    key: str  # A hash of text, model and settings.
     samples: int
     size: int  # bytes of its file
     loudness: float  # LUFS

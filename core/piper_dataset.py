@@ -55,7 +55,7 @@ class SpokenSentence:
     number: int
     text: str
     spoken_text: str = ""  # numbers as words, as the model reads it
-    cer: float | None = None  # of the best attempt
+    cer: float | None = None  # The best attempt's error rate.
     duration_s: float = 0.0
     attempts: int = 0
     reason: str = ""

@@ -22,7 +22,7 @@ from core.library.sweeps import SweepRecord, SweepTrial
 from core.workspace import Workspace
 
 _POLL_S = 0.3
-_MAX_RESUMES = 3  # of a trial that crashes, in one attempt of the sweep
+_MAX_RESUMES = 3  # A trial that crashes is resumed so often in one attempt.
 _STOPPED = "Stopped with its trial. A resume goes on with that trial."
 
 

@@ -138,7 +138,7 @@ class _Speaker:
     synthesizer: Synthesizer
     reporter: Reporter
     has_picture: bool  # a spectrogram of the only clip
-    warns: bool = True  # that a recogniser is not available
+    warns: bool = True  # Whether a missing recogniser is warned of.
     recogniser: Recogniser | None = None
     recogniser_loaded: bool = False
 

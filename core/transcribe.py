@@ -167,7 +167,7 @@ def _merge_shards(lists: ShardLists, parts: Sequence[TranscriptFile], target: Tr
 class _TranscriptionWorker:
     """Transcribes clips of segments."""
 
-    folder: Path  # of the segments
+    folder: Path  # The folder of the segments.
     recogniser: Transcriber
 
     @classmethod

@@ -29,7 +29,7 @@ Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
 _LETTERS = {"u": "U", "i": "I", "f": "F"}  # safetensors letter by numpy kind
 _KEYS_PER_READ = 4096
-_MAP_NORESERVE = 0x4000  # of Linux: a pack may be larger than the memory, although its pages could be written to
+_MAP_NORESERVE = 0x4000  # Linux: a writable pack may be larger than the memory.
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,7 @@ class RowCheck:
     speech_s: float = math.nan  # between the silent ends
     errors: tuple[ValidationFinding, ...] = ()
     text_warnings: tuple[ValidationFinding, ...] = ()
-    recording_warnings: tuple[ValidationFinding, ...] = ()  # of the file that the row is a part of
+    recording_warnings: tuple[ValidationFinding, ...] = ()  # About the file that the row is a part of.
     clip_warnings: tuple[ValidationFinding, ...] = ()
 
 

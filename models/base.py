@@ -198,7 +198,7 @@ class AdaptedDecoder:
 class DecodedCodes:
     """New codes of a text in a continuous batch, and its result if it has ended."""
 
-    key: int  # One for each text.
+    key: int  # A text's key in the batch.
     codes: np.ndarray  # (n,) int64, since the last ones
     result: Generated | None
 

@@ -26,7 +26,7 @@ _BESIDE = ("book", "voice_model", "language", "voice", "pronunciations", "output
 """Options with widgets of their own, and the folder on this machine, which only the command line has."""
 _BOOKS = [".epub", ".html", ".htm", ".xhtml", ".md", ".markdown", ".txt"]
 _OF_BOOK, _FIRST_VOICE = ("As the book says", ""), ("First voice of the model", "")
-_KINDS = ("export", "run", "base")  # in this order
+_KINDS = ("export", "run", "base")  # The order in which models are offered.
 
 
 def build(page: Page) -> None:

@@ -33,7 +33,7 @@ class TextTable:
     """The texts of one language."""
 
     language: str
-    name: str  # in the language itself
+    name: str  # The language's own name for itself.
     direction: str  # ltr or rtl
     read_by: str  # the speaker who has read all of it; empty: a draft
     glossary: Mapping[str, str]

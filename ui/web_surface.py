@@ -624,7 +624,7 @@ def _with_headers(send: Send, access: Access) -> Send:
                  if name.lower() == b"set-cookie" and not access.frames else value)
                 for name, value in message.get("headers", ()) if not name.lower().startswith(b"access-control-")]
             headers = MutableHeaders(scope=message)
-            own = headers.get("Content-Security-Policy", "")  # of a route that allows less
+            own = headers.get("Content-Security-Policy", "")  # A route may allow less.
             policy = f"{_CONTENT_SECURITY_POLICY}; frame-ancestors {ancestors}"
             headers["Content-Security-Policy"] = f"{policy}; {own}" if own else policy
             if not access.frames:

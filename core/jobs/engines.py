@@ -38,11 +38,11 @@ Outcome = TypeVar("Outcome")
 ProgressOf = Callable[[Sequence[Item], Progress], None]
 """Gets the progress within a batch; of a Ray worker none is passed on."""
 
-_RETRIES = 2  # of a batch whose worker died
+_RETRIES = 2  # A batch whose worker died is tried again so often.
 _LOAD_TRIES = 3  # workers in a row that may die while they load
 _AHEAD = 64  # batches of each worker that may be finished before one that still runs
 _POLL_S = 0.2  # between two looks at whether to stop
-_GRACE_S = 5.0  # for the running batches after a stop
+_GRACE_S = 5.0  # After a stop the running batches have this time.
 _THREADS = "OMP_NUM_THREADS"
 RAY_REQUIREMENTS = "requirements-ray.txt"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -170,8 +170,8 @@ class _Setup:
 
     load: Callable[[Reporter], Any]
     work: Callable[[Any, Sequence[Any]], Any]
-    directory: Path  # of the job
-    workspace: Path | None  # that a confined process may read
+    directory: Path  # The job's folder.
+    workspace: Path | None  # The workspace that a confined process may read.
 
 
 # What a worker sends to the driver, beside `Progress`.
@@ -228,7 +228,7 @@ class _Task:
 def _run_in_pool(pool: _Pool, batches: Iterable[Sequence[Item]], reporter: Reporter, stop_message: Callable[[], str],
                  progress: ProgressOf[Item] | None) -> Iterator[tuple[Sequence[Item], Any]]:
     iterator = iter(batches)
-    unfinished: deque[list[_Task]] = deque()  # by batch, in the order of the batches
+    unfinished: deque[list[_Task]] = deque()  # An entry for each batch, in order.
     waiting: deque[_Task] = deque()
     running: dict[int, _Task] = {}
     idle = list(range(pool.workers))
@@ -475,7 +475,7 @@ class _RayActors:
     def __init__(self, setup: _Setup, engine: Engine, reporter: Reporter) -> None:
         # Usage statistics are off before ray is imported; it reads other settings, such as the token, by itself.
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ.setdefault("RAY_worker_niceness", "0")  # that of the job, instead of 15
+        os.environ.setdefault("RAY_worker_niceness", "0")  # The job's niceness, instead of 15.
         self._ray = _import_ray()
         from ray.exceptions import RayActorError
 
@@ -495,7 +495,7 @@ class _RayActors:
                 [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}},
         }
         self._actors: dict[int, Any] = {}
-        self._loading: dict[int, Any] = {}  # what each actor that has not loaded yet will return
+        self._loading: dict[int, Any] = {}  # The pending answers of actors that load.
         self._running: dict[Any, int] = {}
         reporter.emit(Plan((f"Ray {self._ray.__version__}: {pluralize(self.workers, 'worker')}, "
                             f"{cores:g} cores, {gpus:g} GPUs.",)))

@@ -33,9 +33,9 @@ SWEEP = "sweep.json"  # file in the folder of a sweep
 TrialStatus = Literal["waiting", "running", "finished", "pruned", "stopped", "failed"]
 _MAX_TRIALS = 200
 _OPTUNA_TRIALS = 10
-_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the learning rates
+_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # Each learning rate is tried times these.
 _SHARE = 10  # a trial of the learning-rate search takes the steps divided by this
-_MIN_STEPS = 20  # of such a trial
+_MIN_STEPS = 20  # A trial of the search has at least these.
 _PRUNE_AFTER = 1 / 3  # share of a trial's steps
 _PRUNE_TRIALS = 2  # earlier trials that a median needs
 _LOG_RANGE = 10.0  # Optuna takes a wider range of positive values on a logarithmic scale
@@ -53,8 +53,8 @@ class SweepTrial:
     status: TrialStatus = "waiting"
     message: str = ""  # why it failed or was pruned
     step: int = 0  # its best checkpoint; of a pruned trial the validation that decided
-    losses: dict[int, float] = field(default_factory=dict)  # by step, up to the pruning
-    change: Estimate | None = None  # of the loss since step 0, paired by clip
+    losses: dict[int, float] = field(default_factory=dict)  # By step, up to the pruning.
+    change: Estimate | None = None  # The change of the loss since step 0, paired by clip.
     learning: Learning = Learning.NOT_MEASURED
     outcome: str = ""
     errors: tuple[float, ...] = ()  # CER of each sentence at `step`

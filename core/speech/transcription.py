@@ -311,7 +311,7 @@ class RecogniserSource:
 
     workspace: Workspace
     name: str
-    folder: Path | None  # of one that transformers loads
+    folder: Path | None  # Only a recogniser that transformers loads has one.
     language: str
     recogniser_language: str
     device: str

@@ -33,9 +33,9 @@ from config.errors import ErrorKind, UserError
 
 CONTACT_TIMEOUT = timedelta(minutes=5)  # until all ranks have joined
 LOST_AFTER_S = 30  # a connection is closed if the other end did not answer for so long
-_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4  # of a connection without traffic
+_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4  # A connection without traffic is probed.
 _FILE_WAIT_S = 15.0  # a network file system may show a new file late
-_PREFIX = "lisan/nodes"  # of keys in the store
+_PREFIX = "lisan/nodes"  # Keys in the store begin with it.
 _SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface (netdevice(7))
 _PACKAGES = ("torch", "torchaudio", "numpy", "safetensors", "tokenizers", "peft")
 _CODE = ("config", "core", "data", "models")  # packages whose code must be equal on all nodes

@@ -21,11 +21,11 @@ from config.errors import UserError
 from data.books import markup
 from data.books.markup import Document
 
-MOST_BYTES = 1 << 30  # of the file
+MOST_BYTES = 1 << 30  # The size of the file.
 MOST_MEMBERS = 50_000
-MOST_MEMBER_BYTES = 24 << 20  # of a document, unpacked
-MOST_TOTAL_BYTES = 256 << 20  # of all that is read, unpacked
-MOST_ENTRIES = 100_000  # of the manifest, the spine and the table of contents
+MOST_MEMBER_BYTES = 24 << 20  # A document, unpacked.
+MOST_TOTAL_BYTES = 256 << 20  # All that is read, unpacked.
+MOST_ENTRIES = 100_000  # Manifest, spine, table of contents.
 _CONTAINER = "META-INF/container.xml"
 _PACKAGE_TYPE = "application/oebps-package+xml"
 _DOCUMENT_TYPES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")

@@ -66,7 +66,7 @@ class TextBlock:
 
     kind: BlockKind
     text: str = ""
-    level: int = 0  # of a heading, from 1
+    level: int = 0  # A heading's level, from 1.
     anchors: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ SUFFIXES = (".epub", ".html", ".htm", ".xhtml", ".md", ".markdown", ".txt")
 _FORMATS = "Give an EPUB (.epub), HTML (.html), Markdown (.md) or plain text (.txt) in UTF-8."
 MOST_MARKDOWN_BYTES = 16 << 20
 _LONG_CHAPTER_WORDS = 6000  # 40 minutes of speech
-_DEEPEST_LEVEL = 4  # of the table of contents
+_DEEPEST_LEVEL = 4  # Long chapters are divided at entries of up to so many more levels.
 # A line of plain text that names a chapter, in some languages with many books.
 _CHAPTER_LINE = re.compile(
     r"(?:chapter|part|book|prologue|epilogue|introduction|preface|foreword|afterword|chapitre|partie|livre|"
