@@ -85,9 +85,12 @@ def _channel(value: str) -> str:
     """A channel of recordings: `auto`, `mix`, or a number from 1, with two words for the first two."""
     text = value.strip().lower()
     number = {"left": "1", "right": "2"}.get(text, text)
-    if number in ("auto", "mix") or (number.isdecimal() and number.isascii() and 1 <= int(number[:4]) <= 64):
-        return number if number in ("auto", "mix") else str(int(number))
-    raise ValueError(f"{value[:40]!r} is no channel: write auto, mix, left, right or a number from 1 to 64")
+    if number in ("auto", "mix"):
+        return number
+    digits = re.fullmatch("0*([1-9][0-9]?)", number)
+    if digits and int(digits[1]) <= 64:
+        return digits[1]
+    raise ValueError(f"{value[:40]!r} is not a channel: write auto, mix, left, right or a number from 1 to 64")
 
 
 def _language(value: str) -> str:

@@ -20,7 +20,7 @@ _CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,asf,aac,am
                "caf")
 _POLL_S = 0.1
 _LONGEST_S = 4 * 3600.0
-INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then import again."
+INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then do this again."
 
 
 def ffmpeg_path() -> str | None:

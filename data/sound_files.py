@@ -479,7 +479,7 @@ def _partly_read(path: Path, facts: SoundFacts | None, container: ContainerFacts
     whole_s = container.present_s if container.present_s is not None else container.stated_s
     decoded_s = 0.0 if facts is None else facts.duration_s
     hint = ("Convert it again from its source." if ffmpeg_audio.ffmpeg_path() is not None
-            else f"{ffmpeg_audio.INSTALL.removesuffix(', then import again.')}, which reads such files.")
+            else f"{ffmpeg_audio.INSTALL.removesuffix(', then do this again.')}, which reads such files.")
     return UserError(f"{path} holds {whole_s or 0:.1f} s of sound, and only {decoded_s:.1f} s of it decode.", hint)
 
 

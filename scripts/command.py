@@ -499,4 +499,4 @@ def discard_output(stream: IO[str]) -> None:
 
 
 if __name__ == "__main__":
-    print("This file is no command. The commands: python -m scripts")
+    print("This file is not a command. The commands: python -m scripts")

@@ -14,4 +14,4 @@ if __name__ == "scripts":
     del sys.modules[__name__]
     importlib.import_module(__name__)
 if __name__ == "__main__":
-    print("This file is no command. The commands: python -m scripts")
+    print("This file is not a command. The commands: python -m scripts")

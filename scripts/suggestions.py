@@ -54,4 +54,4 @@ def foreign_settings_table(path: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("This file is no command. The commands: python -m scripts")
+    print("This file is not a command. The commands: python -m scripts")

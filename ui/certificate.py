@@ -434,11 +434,20 @@ def _pack(page: Page, reference: str, *values: Any) -> Sequence[object]:
 def _file(page: Page, view: View) -> Html:
     """The archive of the chosen export, or of the newest export of the chosen run: its progress, then a link."""
     reference = _chosen(page, view)
-    if not reference:
+    exports = [state for state in view.jobs if state.verb == "export"]
+    export = None
+    if reference.startswith("run:"):
+        export = next((state for state in exports if state.job.settings.get("run") == reference), None)
+        if export is None or not (export.alive or export.status == "finished"):
+            return NOTHING
+        reference = f"export:{export.job.settings.get('export')}"
+
+    # The newest export of a name has its files, which another run may have taken since; earlier archives have others.
+    newest = next((state for state in exports if f"export:{state.job.settings.get('export')}" == reference), None)
+    if export is not newest and export is not None:
         return NOTHING
-    items = {reference} | {f"export:{state.job.settings.get('export')}" for state in view.jobs
-                           if state.verb == "export" and state.job.settings.get("run") == reference}
-    packing = next((state for state in view.jobs if state.verb == "pack" and state.job.settings.get("item") in items),
+    jobs = view.jobs[:view.jobs.index(newest)] if newest is not None else view.jobs
+    packing = next((state for state in jobs if state.verb == "pack" and state.job.settings.get("item") == reference),
                    None)
     if packing is None or packing.status == "skipped":
         return NOTHING

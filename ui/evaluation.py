@@ -33,7 +33,7 @@ from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
 from ui.page import Page
-from ui.titles import title_of, with_titles
+from ui.titles import title_of
 
 _FIELDS = ("models", "languages", "sentences", "count", "dataset", "recogniser")
 _KINDS = [("Rating, 1 to 5", "rating"), ("Preference, A or B", "preference"), ("ABX", "abx")]
@@ -237,9 +237,11 @@ def report_view(state: JobState, report: EvaluationReport) -> Html:
         rows = [(METRICS[metric].title, *(_cell(report, name, language, metric, names) for name in names))
                 for metric in report.metrics(language)]
 
-        tests = [element("li", with_titles(state.job.workspace, f"{METRICS[test.metric].title}, {test.second} minus "
-                                                         f"{test.first}: {show_test(test)}"))
-                 for test in report.tests if test.language == language]
+        tests = []
+        for test in report.tests:
+            if test.language == language:
+                first, second = (title_of(state.job.workspace, name) for name in (test.first, test.second))
+                tests.append(element("li", f"{METRICS[test.metric].title}, {second} minus {first}: {show_test(test)}"))
         differences = element("details", element("summary", "Paired differences"), element("ul", *tests))
         groups = [element("details", element("summary", title), table(head, group_rows))
                   for title, head, group_rows in group_tables(report, language)]

@@ -1,6 +1,6 @@
 """The one door through which the page gets files: sound and pictures of the workspace, a run's curves as a table,
-archives that were packed, reports of evaluations, listening tests, whose
-answers come back here, and the page's own font.
+archives that were packed, reports of evaluations, books, listening tests, whose answers come back here, and the page's
+own font.
 
 Gradio's `allowed_paths` takes whole folders, so it is left empty: a run's folder also holds
 weights, journals and logs. This route serves by kind of file and by place, never by path.

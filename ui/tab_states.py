@@ -31,7 +31,7 @@ class TabState(Enum):
 _DECISIVE: Mapping[str, Sequence[str]] = {
     "model": ("download", "import_model"),
     "data": ("segment", "transcribe", "align", "prepare", "revise"),
-    "tokenizer": ("tokenizer",), "embeddings": ("extend",), "train": ("train",),
+    "tokenizer": ("tokenizer",), "embeddings": ("extend",), "train": ("train", "sweep"),
     "listen": ("compare", "synthesize", "evaluate"), "share": ("certify", "export", "push", "pack"),
 }
 """By tab the verbs whose last job decides its state; other jobs, such as a preflight, only show that it is busy."""
@@ -104,8 +104,11 @@ def _state_of_job(state: JobState) -> tuple[TabState, str]:
 
 def _state_of_work(workspace: Workspace, view: View, tab: str) -> tuple[TabState, str]:
     """The state of a tab by its last job that ended, else by what the workspace has."""
+    # A trial that a sweep has stopped early needs no attention: its sweep decides.
+    sweeps = [state.id for state in view.jobs if state.verb == "sweep"]
     last = next((state for state in view.jobs if state.verb in _DECISIVE[tab] and not state.alive
-                 and state.status != "skipped" and state.started_at is not None), None)
+                 and state.status != "skipped" and state.started_at is not None
+                 and state.id.rpartition("-")[0] not in sweeps), None)
     state, reason = _state_of_job(last) if last is not None else (TabState.NOT_STARTED, "")
     if tab == "data" and state is TabState.DONE and last is not None:
         reason = _mismatch(workspace, str(last.job.settings.get("save_as") or last.job.settings.get("dataset", "")))

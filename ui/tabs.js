@@ -10,6 +10,7 @@
   window.lisanShownTab = () => selected(isOpen() ? "#drawer-tabs" : "#tabs") || "start";
   /* Each tab, run and comparison has an address. Back returns to the one before, and does not leave the app. */
   const CHOICES = {run: "train", comparison: "listen"};  // by parameter, the tab of the choice
+  const shown = Object.fromEntries(new URL(window.location.href).searchParams);  // the choices that the page shows
   let returning = 0;
   const remember = (changes) => {
     const address = new URL(window.location.href);
@@ -18,10 +19,16 @@
       else address.searchParams.delete(name);
     }
     if (address.href === window.location.href) return;
-    if (Date.now() < returning) window.history.replaceState(null, "", address);
+    // An address of an earlier version leads to another tab, and Back must not lead to it again.
+    const before = new URL(window.location.href).searchParams.get("tab");
+    const former = before && ![...document.querySelectorAll("[data-tab-id]")].some((tab) => tab.dataset.tabId === before);
+    if (former || Date.now() < returning) window.history.replaceState(null, "", address);
     else window.history.pushState(null, "", address);
   };
-  window.lisanRememberChoice = (name, value) => remember({tab: CHOICES[name], [name]: value});
+  window.lisanRememberChoice = (name, value) => {
+    shown[name] = value;
+    remember({tab: CHOICES[name], [name]: value});
+  };
   window.lisanRememberTab = () => setTimeout(() => {
     const tab = window.lisanShownTab();
     const others = Object.keys(CHOICES).filter((name) => CHOICES[name] !== tab);
@@ -32,8 +39,10 @@
     const name = asked.get("tab") || "start";
     const tab = [...document.querySelectorAll("#tabs > .tab-wrapper [role=tab]")].find(
       (button) => button.dataset.tabId === name);
-    if (!tab || isOpen() || Object.keys(CHOICES).some((name) => asked.get(name))) { window.location.reload(); return; }
+    const same = Object.keys(CHOICES).every((name) => (asked.get(name) || "") === (shown[name] || ""));
+    if (!tab || !same) { window.location.reload(); return; }
     returning = Date.now() + 1000;
+    if (isOpen()) change(false);
     tab.click();
   });
   document.addEventListener("click", (event) => {
@@ -91,7 +100,8 @@
     for (const button of document.querySelectorAll(
       ":is(#tabs, #drawer-tabs) > .tab-wrapper :is([role=tab], .overflow-dropdown button)")) {
       const tab = byLabel[button.textContent.trim()] || states[button.dataset.tabId];
-      if (!tab || button.getAttribute("aria-label") === tab.description) continue;
+      if (!tab || button.dataset.description === tab.description) continue;
+      button.dataset.description = tab.description;  // the name itself may be in another language
       button.dataset.state = tab.state;
       button.setAttribute("aria-label", tab.description);
       button.title = tab.description;

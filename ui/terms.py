@@ -46,7 +46,6 @@ _TABS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "Embeddings": ("Embeddings", ("Embedding row", "Extended model")),
     "Train": ("Training", ("Step", "Loss", "Held-out clips", "Checkpoint", "Scope", "Adapter", "Drift")),
     "Listen": ("Compare", ("Character error rate (CER)", "Recogniser (ASR)", "Seed")),
-    "Certificate": ("Certificate and export", ("Certificate", "Frozen tensors", "Export")),
     "Share": ("Certificate and export", ("Certificate", "Frozen tensors", "Export")),
     "Doctor": ("Model doctor", ()),
     "Storage": ("Storage", ()),

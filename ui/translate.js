@@ -5,11 +5,12 @@
 (() => {
   const KEY = "lisan-language", SOURCE = "en";
   const ATTRIBUTES = ["placeholder", "title", "aria-label", "data-name"];
-  const SKIPPED = "script, style, pre, textarea, code, [translate=no], body [lang]";
+  const SKIPPED = "script, style, pre, textarea, code, .id, [translate=no], body [lang]";
   const CHOICE = "input[role=listbox], input[role=combobox]";
   const SENTENCE_END = /(?<=[.!?])\s+(?=[^\sa-z])/;
   const NAME = /[\w@.:/()-]*[\d_/:@][\w@.:/()-]*/g;  // an id, a path, a time
   const FINISHED = /[.!?]$/;
+  const ENGLISH = /(^|\s)(the|a|an|of|into|as|this|these|that)(?=\s|$)/;  // in a place of a label: the label is another one
   const NUMBER = "([+\\-\u2212]?\\d[\\d.,]*%?)";  // what a place with a name of one letter takes
   const LARGEST_MEMORY = 4000;
   const tables = window.lisanTables || {};
@@ -58,9 +59,11 @@
     const word = /^\S+(?=\s)/.exec(text);
     for (const patterns of [(word && texts.by_word.get(word[0])) || [], texts.loose]) {
       for (const {regex, names, shown, ends} of patterns) {
-        const found = (ends || !FINISHED.test(text)) && regex.exec(text);  // a label's place takes no whole sentence
-        if (!found) continue;
-        const values = Object.fromEntries(names.map((name, at) => [name, fill(found[at + 1])]));
+        const finished = FINISHED.test(text);
+        const found = (ends || !finished) && regex.exec(text);  // a label's place takes no whole sentence
+        if (!found || (!finished && found.slice(1).some((place) => ENGLISH.test(place)))) continue;
+        const values = Object.fromEntries(names.map((name, at) =>
+          [name, /^id\d*$/.test(name) ? found[at + 1] : fill(found[at + 1])]));  // an id is nobody's word
         return shown.replace(/\{(\w+)\}/g, (place, name) => name in values ? values[name] : place);
       }
     }
@@ -92,7 +95,7 @@
       const parts = plain.split(between).map((part) => [part, one(part)]);
       if (!parts.every(([part, found]) => found !== null || !/[A-Za-z]{2}/.test(part.replace(NAME, "")))) continue;
       whole = true;
-      shown = parts.map(([part, found]) => found ?? part).join(language === "am" ? between.replace(",", "፣") : between);
+      shown = parts.map(([part, found]) => found ?? part).join(between.replace(",", table.comma));
     }
     const result = {shown: text.slice(0, text.indexOf(inner)) + shown + text.slice(text.indexOf(inner) + inner.length),
                     whole};
@@ -214,7 +217,9 @@
     const draft = Boolean(table && !table.read_by);
     if (remark.hidden === draft) remark.hidden = !draft;
   };
+  let turns = 0;
   const use = async (code) => {
+    const turn = ++turns;
     let loaded = null;
     if (code !== SOURCE) {
       const answer = await fetch(tables[code]).catch(() => null);
@@ -225,6 +230,7 @@
       }
       loaded = await answer.json();
     }
+    if (turn !== turns) return;  // another language was chosen meanwhile
     if (observer) observer.disconnect();
     if (table) restore();
     memory = new Map();

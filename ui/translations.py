@@ -39,6 +39,7 @@ class TextTable:
     glossary: Mapping[str, str]
     texts: Mapping[str, str]
     values: Mapping[str, str]
+    comma: str = ","
 
 
 @cache
@@ -51,7 +52,7 @@ def tables() -> Mapping[str, TextTable]:
 @cache
 def contents() -> Mapping[str, bytes]:
     """What the browser gets of each table, by the code of the language."""
-    sent = ("direction", "read_by", "texts", "values")
+    sent = ("direction", "comma", "read_by", "texts", "values")
     return {code: json.dumps({name: getattr(table, name) for name in sent}, ensure_ascii=False).encode()
             for code, table in tables().items()}
 

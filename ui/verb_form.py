@@ -59,7 +59,7 @@ def tab_header(title: str, *texts: str) -> gr.HTML:
 
 def drawer_header(title: str, *texts: str) -> gr.HTML:
     """The title of a tab in the drawer, which lies over the page with its first heading, and its purpose."""
-    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
+    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts), help_view(title)))
 
 
 def command_fold(name: str) -> gr.HTML:

@@ -56,14 +56,13 @@ from core.text import text_rules
 from core.text.manuscript import language_of, open_book, read_pronunciations
 from core.workspace import Workspace
 from data import augmentation, manifest
-from data.ffmpeg_audio import ffmpeg_path
+from data.ffmpeg_audio import INSTALL, ffmpeg_path
 from data.splits import why_untrainable
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
 _LOADS_BASE = ("preflight", "train", "synthesize", "book", "compare", "evaluate", "serve", "piper_dataset", "certify",
                "export")
 """The verbs that load the base model of an extension, a run or an export."""
-BOOK_INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then start it again."
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
 
 
@@ -484,7 +483,7 @@ def _check_book(workspace: Workspace, options: BookOptions) -> None:
     if not (options.m4b or options.mp3 or options.subtitles != "none"):
         raise UserError("M4B, MP3 and subtitles are all turned off, so nothing would be written.", "Turn one on.")
     if (options.m4b or options.mp3) and ffmpeg_path() is None:
-        raise UserError("An audiobook is written by ffmpeg, which is not on this machine.", BOOK_INSTALL)
+        raise UserError("An audiobook is written by ffmpeg, which is not on this machine.", INSTALL)
     if options.output and Path(options.output).exists() and not Path(options.output).is_dir():
         raise UserError(f"The output folder {options.output} is a file.", "Give the path of a folder.")
     read_pronunciations(options.pronunciations)

@@ -28,6 +28,7 @@ PAGE, OPTIONS, SERVER = "page", "options", "server"
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\sa-z])")
 _PLACE = re.compile(r"\{\w+\}")
+_ENGLISH = re.compile(r"(^|\s)(the|a|an|of|into|as|this|these|that)(?=\s|$)")
 _NUMBER = r"([+\-\u2212]?\d[\d.,]*%?)"
 _CODE_TEXT = re.compile(r"[<>{}\\]|\w_\w|^--|^\.|https?://|^[#@]|^(SELECT|INSERT|CREATE|DELETE|UPDATE|ORDER|OFFSET)\b|'self'")
 """Markup, names in code, options, addresses, SQL and the content security policy."""
@@ -240,12 +241,21 @@ class Matcher:
         self.patterns = [(pattern_of(text), text[-1] in ".!?") for text in self.exact if _PLACE.search(text)]
         self.normal = {_PLACE.sub("{}", text) for text in self.exact}
 
+    def has_template(self, text: str) -> bool:
+        """Whether the table has a text of the code itself: the pattern of another text would translate half of it."""
+        return text in self.exact or _PLACE.sub("{}", text) in self.normal
+
     def has(self, text: str) -> bool:
-        """`text` is a sentence of the page, or a template of the code."""
-        if text in self.exact or _PLACE.sub("{}", text) in self.normal:
+        """Whether the page translates `text`, which it shows."""
+        if self.has_template(text):
             return True
-        # A label's place takes no whole sentence.
-        return any(pattern.fullmatch(text) for pattern, ends in self.patterns if ends or text[-1:] not in ".!?")
+        ends = text[-1:] in ".!?"
+        for pattern, whole in self.patterns:
+            found = pattern.fullmatch(text) if whole or not ends else None
+            # A label's place takes no whole sentence, and nothing that only another label can have.
+            if found and (ends or not any(_ENGLISH.search(place) for place in found.groups())):
+                return True
+        return False
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
@@ -289,7 +299,7 @@ def report(code: Sequence[Text], page: Sequence[str], languages: Mapping[str, Ta
         counts = []
         for origin in (PAGE, OPTIONS, SERVER):
             texts = [text.text for text in code if text.origin == origin]
-            counts.append(f"{origin} {sum(map(matcher.has, texts))} of {len(texts)}")
+            counts.append(f"{origin} {sum(map(matcher.has_template, texts))} of {len(texts)}")
         if page:
             counts.append(f"opened page {sum(map(matcher.has, page))} of {len(page)}")
         lines.append(f"{name}: " + ", ".join(counts) + ("" if table.read_by else ", a draft"))
@@ -312,13 +322,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.missing:
         matcher = Matcher(read_tables()[given.missing])
         missing = {text: "opened page" for text in page if not matcher.has(text)}
-        missing |= {text.text: f"{text.origin} {text.location}" for text in code if not matcher.has(text.text)}
+        missing |= {text.text: f"{text.origin} {text.location}" for text in code
+                    if not matcher.has_template(text.text)}
         sys.stdout.write(json.dumps(missing, ensure_ascii=False, indent=1) + "\n" if given.json else
                          "".join(f"{location}\t{text}\n" for text, location in missing.items()))
     elif given.unused:
         sources = [_PLACE.sub("{}", text.text) for text in code]
         known = {*sources, *page}
-        for text in read_tables()[given.unused].texts:
+        table = read_tables()[given.unused]
+        for text in {**table.texts, **table.values}:
             pattern = pattern_of(text)
             if _PLACE.sub("{}", text) not in known and not any(pattern.fullmatch(shown) for shown in page):
                 sys.stdout.write(f"{text}\n")

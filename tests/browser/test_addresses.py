@@ -51,3 +51,27 @@ def test_an_address_of_a_run_that_is_not_there_opens_the_tab(tmp_path: Path, ope
     with served(tmp_path) as app:
         page = open_page(app.url + "?tab=train&run=train-20200101-000000-0000")
         expect(page.locator("#run-status")).to_contain_text(job.id)
+
+
+def test_an_address_of_an_earlier_version_does_not_hold_a_person_back(
+    tmp_path: Path, open_page: Callable[..., Page],
+) -> None:
+    Workspace.open(tmp_path)
+    with served(tmp_path) as app:
+        page = open_page(app.url + "?tab=listen")
+        page.goto(app.url + "?tab=certificate")
+        expect(page).to_have_url(re.compile(r"tab=share$"))
+        page.go_back()
+        expect(page.locator("#tab-listen")).to_be_visible()
+
+
+def test_back_closes_the_drawer_and_keeps_what_was_typed(tmp_path: Path, open_page: Callable[..., Page]) -> None:
+    Workspace.open(tmp_path)
+    with served(tmp_path) as app:
+        page = open_page(app.url + "?tab=listen")
+        page.locator("#listen-text textarea").fill("kept")
+        page.locator("#drawer-button button").click()
+        expect(page).to_have_url(re.compile(r"tab=jobs$"))
+        page.go_back()
+        expect(page.locator("#drawer")).to_be_hidden()
+        expect(page.locator("#listen-text textarea")).to_have_value("kept")

@@ -17,11 +17,11 @@ from ui.translations import tables
 pytestmark = pytest.mark.browser
 
 NAMES = re.compile(
-    r"[\w@.:/-]*[\d_/:@.][\w@.:/-]*"  # ids, versions, paths, references, sizes
+    r"(?<!\w)(?:[\w@.:/-]*(?:\d|[/_@:](?=\w))[\w@.:/-]*"  # ids, versions, paths, references, sizes
     r"|Lisan|tiny|tiny-am|amharic-demo|IndexTTS2?|Chatterbox|Multilingual|Apache|MIT|bilibili|Google|USA|CPU|GPU"
     r"|am|en|fr|auto|gated|romanised|one|The old boat came home.*|She opened the window.*|Le petit .*|Elle ouvre .*"
     r"|Model Use License Agreement|License|Creative Commons Attribution-NonCommercial|float32"
-    r"|English|Français|Kiswahili|CC-BY-NC|SNR|dB|LUFS|Hz|kB|MB|GB|GiB|CER")
+    r"|English|Français|Kiswahili|CC-BY-NC|SNR|dB|LUFS|Hz|kB|MB|GB|GiB|CER)(?!\w)")
 """What is the same in each language: names, codes, units, and example sentences in languages of their own."""
 TABS = """[...document.querySelectorAll('[role=tab][id^=tab-]')].map(
   (tab) => [tab.id.slice(4, -7), Boolean(tab.closest('#tabs'))])"""

@@ -23,7 +23,7 @@ def test_a_script_that_is_run_directly_runs_or_names_the_command(name: str, tmp_
                           check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     if name in NO_COMMANDS:
-        assert done.stdout == "This file is no command. The commands: python -m scripts\n"
+        assert done.stdout == "This file is not a command. The commands: python -m scripts\n"
     elif name == "__main__":
         assert "python -m scripts.doctor" in done.stdout
     else:

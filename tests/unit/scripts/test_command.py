@@ -365,7 +365,7 @@ def test_all_commands_are_listed_by_task(capsys: pytest.CaptureFixture[str]):
     listing.main()
     listed = set(re.findall(r"python -m scripts\.(\w+)", capsys.readouterr().out))
     texts = {path.stem: path.read_text("utf-8") for path in (ROOT / "scripts").glob("*.py")}
-    programs = {name for name, text in texts.items() if "__main__" in text and "This file is no command" not in text}
+    programs = {name for name, text in texts.items() if "__main__" in text and "This file is not a command" not in text}
     assert listed == programs - {"__main__", "install", "lightning"}  # the last two prepare a machine
 
 

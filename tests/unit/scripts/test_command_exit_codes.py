@@ -22,7 +22,7 @@ from scripts.command import run_verb as verb
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = [path for pattern in ("*.py", "dev/*/__main__.py") for path in sorted((ROOT / "scripts").glob(pattern))
-           if '__name__ == "__main__"' in path.read_text() and "This file is no command" not in path.read_text()
+           if '__name__ == "__main__"' in path.read_text() and "This file is not a command" not in path.read_text()
            and path.name != "install.py"]  # it runs before the packages that exit_with imports are there
 
 

@@ -51,6 +51,13 @@ def test_a_training_is_done_only_if_its_outcome_is_good(workspace: Workspace, le
         assert tabs["train"].description.startswith("Train: attention, Hausa: the outcome")
 
 
+def test_a_sweep_decides_and_not_the_trials_that_it_stopped(workspace: Workspace) -> None:
+    trial = JobState(Job(workspace.runs / "rates-02", "train", "cpu", (), 1.0, {}), "stopped", started_at=2.0)
+    sweep = JobState(Job(workspace.runs / "rates", "sweep", "cpu", (), 1.0, {}), "finished", started_at=1.0, result={})
+    assert stated(workspace, [trial, sweep])["train"].state is TabState.DONE
+    assert stated(workspace, [trial])["train"].state is TabState.ATTENTION
+
+
 def test_work_is_shown_on_its_own_tab(workspace: Workspace) -> None:
     chain = [job(workspace, "train", "waiting"), job(workspace, "prepare", "running"),
              job(workspace, "download", "finished")]
