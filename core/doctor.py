@@ -79,7 +79,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.part != "model":
         raise UserError("As a job the doctor examines models only.",
                         "For the machine: python -m scripts.doctor. For a model: python -m scripts.doctor model "
-                        "BASE CHECKPOINT; on the page: the Doctor tab.")
+                        "BASE CHECKPOINT; on the page: System, Doctor.")
     options = of_imported_run(workspace, options)
     case = open_case(workspace, options)
     tokenizer = fit_tokenizer(case, options, checkpoint_path(workspace, options))
