@@ -52,8 +52,11 @@ def machine_line(gpus: Sequence[Gpu], workspace: Workspace) -> str:
         free, size = free_memory(), total_memory()
         used, total = (size - free) / 2**30 if size and free is not None else math.nan, (size or 0) / 2**30
         device = "CPU"
-    memory = f"{used:.0f} of {total:.0f} GiB in use" if math.isfinite(used) else ""
-    return " · ".join(part for part in (device, memory, f"{workspace.free_bytes() / 1e9:.0f} GB of disk free") if part)
+    # One sentence for each case, as the tables of translations have them.
+    disk = workspace.free_bytes() / 1e9
+    if math.isfinite(used):
+        return f"{device} · {used:.0f} of {total:.0f} GiB in use · {disk:.0f} GB of disk free"
+    return f"{device} · {disk:.0f} GB of disk free"
 
 
 def findings_view(findings: Sequence[MachineCheck]) -> Html:

@@ -291,9 +291,9 @@ class _HubDownload:
 def licence_lines(chosen: ModelVariant) -> tuple[str, ...]:
     """For each licence that a person accepts, its name, the parts that come under it, and its terms."""
     return tuple(
-        f"Licence {licence.name} ({licence.title}) of "
-        f"{'; '.join(f'{part.what} ({part.repository})' for part in chosen.parts if part.licence == licence)}: "
-        f"{licence.terms} {licence.url}" for licence in chosen.licences)
+        f"Licence {licence.name} ({licence.title}, {licence.url}): "
+        f"{'; '.join(f'{part.what} ({part.repository})' for part in chosen.parts if part.licence == licence)}. "
+        f"{licence.terms}" for licence in chosen.licences)
 
 
 def _first_of_each(part: RepositoryPart, listing: RepositoryFiles) -> dict[str, RemoteFile]:
