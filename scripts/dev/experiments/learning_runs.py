@@ -35,10 +35,12 @@ _DEMO: Mapping[str, object] = {
     "precision": "float32"}
 CASES: Mapping[str, Mapping[str, object]] = {
     "healthy demo": {},
+    "whole demo": {"batch_size": 16},
     "learning rate 1e-9": {"row_lr": 1e-9, "adapter_lr": 1e-9},
     "shifted texts": {"dataset": "shifted"},
     "noise base": {},  # the workspace has a base model with random weights
     "silent reader": {"dataset": "mboshi", "extension": "tiny-mdw"},
+    "trimmed reader": {"dataset": "mboshi-trimmed", "extension": "tiny-mdw"},
     "diverged": {"row_lr": 0.5, "adapter_lr": 0.3, "max_grad_norm": 1000.0, "warmup": 0},
     "full that broke English": {"scope": "full", "replay": 0.0, "layer_lr": 2e-3, "head_lr": 2e-3},
     "rows alone": {"scope": "rows"},
