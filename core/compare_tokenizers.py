@@ -135,7 +135,11 @@ def _rules(options: CompareTokenizersOptions, workspace: Workspace, base: FrontE
 def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, str]]:
     """Distinct sentences of the given text, each as it is written and as the model reads it."""
     ends = reader.sentence_ends(language)
-    pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
-              for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language)]
+    pieces: list[str] = []
+    for line in pasted_text.read_lines(path):
+        for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language):
+            pieces.append(piece.text.strip(_SPACES))
+
+    # A sentence that is given twice would weigh twice in the averages.
     readings = [(text, reader.normalise(text, language)) for text in dict.fromkeys(pieces) if text]
     return [(text, normal) for text, normal in readings if normal]

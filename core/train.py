@@ -51,8 +51,10 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
     schema.check_sharding(options, schema.get_world_size(options.processes))
     is_new = not checkpoint_steps(reporter.directory)
-    if is_new and (warning := review.check_texts_match(workspace, options.dataset, options.mismatch_action)):
-        reporter.emit(WarningRaised(warning))
+    if is_new:
+        warning = review.check_texts_match(workspace, options.dataset, options.mismatch_action)
+        if warning:
+            reporter.emit(WarningRaised(warning))
     device = compute.setup_device(options.device)
     blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:

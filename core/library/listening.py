@@ -156,8 +156,11 @@ def design(conditions: int, turns: int, sentences: int) -> list[list[tuple[int, 
     A listener hears each sentence once and each condition equally often, where `sentences` is a multiple of
     `conditions`. Over all rows each sentence meets each condition in each turn exactly once.
     """
-    return [[(place, (place + row) % conditions, (place // conditions + row // conditions) % turns)
-             for place in range(sentences)] for row in range(conditions * turns)]
+    rows = []
+    for row in range(conditions * turns):
+        rows.append([(place, (place + row) % conditions, (place // conditions + row // conditions) % turns)
+                     for place in range(sentences)])
+    return rows
 
 
 def lay_out(test_plan: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, ...], tuple[Trial, ...],

@@ -241,6 +241,7 @@ def _emotion_of(instructions: str) -> EmotionOptions:
                             f"Write emotions with weights from 0 to 1, such as `happy 0.6, calm 0.2`: "
                             f"{', '.join(EMOTIONS)}.")
         weights[name] = weight
-    if (total := sum(weights.values())) > 1:
+    total = sum(weights.values())
+    if total > 1:
         raise UserError(f"The weights of the emotions sum to {total:g}; the sum must be at most 1.", "Lower them.")
     return EmotionOptions.model_validate(weights)
