@@ -87,9 +87,12 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         with atomic_directory(target) as folder:
             write_extension(folder, record, front_end, start.rows)
             write_earlier_trainings(folder, base)
-    elif (existing := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
-        raise UserError(f"There already is another extension named {options.extension!r}: "
-                        f"{_difference(existing, record)}.", "Choose another extension name.")
+    else:
+        existing = records.read_record(target / records.EXTENSION, ExtensionRecord)
+        if existing != record:
+            raise UserError(f"There already is another extension named {options.extension!r}: "
+                            f"{_difference(existing, record)}.", "Choose another extension name.")
+
     # The written files must load as what was computed, with no row of the base changed.
     with stage(reporter, "read back"):
         back = load_extension(workspace, options.extension, torch.device("cpu"))

@@ -111,8 +111,8 @@ def _numbers(dtype: _PickledDtype, content: object, shape: tuple[Any, ...], orde
 
 
 _STAND_INS: Mapping[str, Any] = {
-    **{f"numpy.{core}.multiarray.{name}": made for core in ("core", "_core")
-       for name, made in (("_reconstruct", _PickledArray), ("scalar", _scalar))},
+    "numpy.core.multiarray._reconstruct": _PickledArray, "numpy.core.multiarray.scalar": _scalar,
+    "numpy._core.multiarray._reconstruct": _PickledArray, "numpy._core.multiarray.scalar": _scalar,
     "numpy.core.numeric._frombuffer": _from_buffer, "numpy._core.numeric._frombuffer": _from_buffer,
     "numpy.ndarray": _ArrayClass, "numpy.dtype": _PickledDtype,
 }

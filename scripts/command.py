@@ -148,7 +148,8 @@ def actions_parser(script: str, description: str | None,
     """The parser of a script with actions, and a function that adds one; `--workspace` and `--json` work on both."""
     parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
                                               formatter_class=argparse.RawDescriptionHelpFormatter)
-    for target, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
+    anywhere = argparse.ArgumentParser(add_help=False)
+    for target, otherwise in ((parser, None), (anywhere, argparse.SUPPRESS)):
         target.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
                             help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
         target.add_argument("--json", action="store_true", default=otherwise or False, help=json_help)

@@ -24,7 +24,8 @@ def build(page: Page) -> None:
 
     def references(view: View) -> list[str]:
         models = catalog.list_references(page.workspace, list(view.jobs))
-        return [model.reference for kind in ("export", "run") for model in models if model.kind == kind]
+        exports = [model.reference for model in models if model.kind == "export"]
+        return exports + [model.reference for model in models if model.kind == "run"]
 
     verb_form.build_verb_form(page, "piper_dataset", "Make dataset",
                               first=("voice_model", "language", "file", "most", "max_cer"),
