@@ -164,18 +164,18 @@ class _Speaker:
         """The clips of texts with their numbers."""
         options, synthesizer, reporter, language = self.options, self.synthesizer, self.reporter, self.options.language
         model = synthesizer.model
-        written: list[tuple[int, str, SynthesizedClip]] = []
+        synthesized: list[tuple[int, str, SynthesizedClip]] = []
         streams = synthesizer.synthesize_batch([(language, text) for _, text in batch], options.sampling)
         for (index, text), chunks in zip(batch, streams, strict=True):
             stem = f"{index + 1:04d}" if options.file else "speech"
-            written.append((index, text, clips.write_clip(
+            synthesized.append((index, text, clips.write_clip(
                 chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index, text=text, language=language,
                 chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)))
 
         # The recogniser is loaded only now, so that the first clip can be played early.
         recogniser = self.load_recogniser()
         spoken_clips = []
-        for index, text, clip in written:
+        for index, text, clip in synthesized:
             reference = model.front_end.verbalize(text, language)
             score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
             picture = ""

@@ -629,9 +629,9 @@ def _with_headers(send: Send, access: Access) -> Send:
                  if name.lower() == b"set-cookie" and not access.frames else value)
                 for name, value in message.get("headers", ()) if not name.lower().startswith(b"access-control-")]
             headers = MutableHeaders(scope=message)
-            own = headers.get("Content-Security-Policy", "")  # A route may allow less.
+            route_policy = headers.get("Content-Security-Policy", "")  # A route may allow less.
             policy = f"{_CONTENT_SECURITY_POLICY}; frame-ancestors {ancestors}"
-            headers["Content-Security-Policy"] = f"{policy}; {own}" if own else policy
+            headers["Content-Security-Policy"] = f"{policy}; {route_policy}" if route_policy else policy
             if not access.frames:
                 headers["X-Frame-Options"] = "SAMEORIGIN"
             headers["X-Content-Type-Options"] = "nosniff"

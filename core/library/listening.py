@@ -470,8 +470,8 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
     answers = []
     for key, session in sessions.items():
         for name, value in session.answers.items():
-            heard = tuple(models[clip] for clip in trials[name].clips)
-            answers.append(_Answer(names[key], trials[name].sentence, heard, value))
+            clip_models = tuple(models[clip] for clip in trials[name].clips)
+            answers.append(_Answer(names[key], trials[name].sentence, clip_models, value))
 
     listeners = []
     for name in dict.fromkeys(answer.listener for answer in answers):

@@ -461,7 +461,7 @@ class Trainer:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
         self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded,
-                                                        before=state.microbatch_plan))
+                                                        saved=state.microbatch_plan))
 
     def _rng_state(self) -> dict[str, torch.Tensor]:
         """The random generators that a step uses: one for the samples' seeds, and torch's for dropout."""
