@@ -175,6 +175,8 @@ def serve(board: JobBoard, options: argparse.Namespace, port: int, auth: tuple[s
     except UserError as error:
         sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2
+
+    # The list is filled later, by a check in a separate process.
     findings: list[MachineCheck] = []
     restart = RestartOffer(workspace, board.states()) if options.resume_after >= 0 else None
     blocks = layout.build(workspace, restart, idle, findings, board)
@@ -204,6 +206,8 @@ def serve(board: JobBoard, options: argparse.Namespace, port: int, auth: tuple[s
         gc.enable()
     # No listener uses Gradio's queue, which it looks into every millisecond: 4% of a core (6.31).
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = 1.0
+
+    # From here on the page answers; the terminal tells where, and what happens without a person.
     other_apps = locks.running_apps(workspace)
     presence = locks.register_app(workspace, max(0.0, 60 * options.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
@@ -221,6 +225,8 @@ def serve(board: JobBoard, options: argparse.Namespace, port: int, auth: tuple[s
         restart.begin(options.resume_after)
     for state, reason in restart.interrupted.withheld if restart else ():
         _say(f"{state.id} is not resumed automatically: {reason}")
+
+    # The check of the machine takes seconds, so it begins after the page is up.
     if not options.no_check:
         check = threading.Timer(_CHECK_DELAY_S, check_machine, (workspace, findings))
         check.daemon = True

@@ -40,6 +40,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     if options.engine != "here" and not options.file:
         raise UserError(f"The engine `{options.engine}` divides the lines of a file, and a text was given.",
                         "Give the text in a file (--file), or leave the engine out.")
+
+    # The plan tells how much is spoken, before anything is.
     engine = Engine.from_options(options, options.device, reporter)
     with stage(reporter, "load"):
         loaded = _load_synthesizer(model_cache or ModelCache(), options, workspace)
@@ -49,6 +51,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     plan = (f"{clip_count}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
             f"{loaded.precision}{'; already loaded' if loaded.cached else ''}.")
     reporter.emit(Plan((plan,), {"clips": len(texts), "chunks": count, "loaded": 0 if loaded.cached else 1}))
+
+    # Warn of what the listener would not expect: a failed certificate, controls without effect, text read otherwise.
     note = verification.spoken_note(workspace, options.voice_model)
     if note:
         reporter.emit(WarningRaised(note))
@@ -60,6 +64,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     for note in dict.fromkeys(notes):
         reporter.emit(WarningRaised(note))
 
+    # Texts are spoken in batches, here or by the workers of an engine.
     has_picture = len(texts) == 1
     speaker = _Speaker(options, workspace, synthesizer, reporter, has_picture)
     load: Callable[[Reporter], _Speaker] = partial(_Speaker.load, options, workspace, has_picture)
@@ -73,6 +78,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     def stop_message() -> str:
         return f"Stopped on request after {pluralize(len(spoken_clips), 'clip')}; they are kept."
 
+    # Clips that are finished are kept, also when the job fails or is stopped.
     try:
         with stage(reporter, "speak"):
             for batch, batch_clips in run_batches(load, _Speaker.speak, batches, engine, reporter, stop_message):
@@ -94,6 +100,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     recogniser = speaker.load_recogniser()
     if options.archive:
         shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
+
+    # The error on recordings shows how well the recogniser itself understands the language.
     with stage(reporter, "score recordings"):
         recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
     scores = [clip.score for clip in spoken_clips if clip.score is not None]

@@ -44,6 +44,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     dataset = manifest.load(workspace.dataset(options.dataset))
     rules = text_rules.for_languages(workspace, options.rules, dataset.card.languages)
 
+    # The front-end is extended by the pieces that are learned, loaded or, for a variant, those of the other language.
     if options.variant_of and options.part != "report":
         if options.part != "all" or options.rules or options.tokenizer_file or options.merges:
             raise UserError(f"A variant of {options.variant_of!r} is read as that language is: there are no pieces to "
@@ -80,6 +81,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
             _show_case(base, extended, dataset, code, options, reporter)
     check_stop(reporter, "Stopped before the tokenizer was written.")
 
+    # Languages of earlier trainings are proven with held-out texts of their datasets, if these still exist.
     with stage(reporter, "check"):
         source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
         for record in model_info.training_records(workspace, options.model):
@@ -109,6 +111,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
         )
     _show(report, base, dataset, reporter)
 
+    # An equal tokenizer of this name is left as it is; another one is never overwritten.
     state = "checked"
     if options.part != "report":
         state = "already there" if target.exists() else "written"
@@ -197,6 +200,7 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
     if warning:
         reporter.emit(WarningRaised(warning))
 
+    # Little text gives few merges, and a proof needs sample sentences.
     if report.merges_learned < report.merges_asked:
         reporter.emit(WarningRaised(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked "
                                     f"for."))
@@ -206,6 +210,7 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
     if hint:
         reporter.emit(WarningRaised(hint))
 
+    # Other programs may segment a base language differently, where both share a script.
     for proof in report.shared_file:
         changed = [sentence for sentence in proof.sentences if not sentence.same]
         if changed:
@@ -218,6 +223,7 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
     for code in report.unprepared:
         reporter.emit(WarningRaised(f"{code} was proven without what its text needs. {base.unready(code)}"))
 
+    # The plan has the numbers that decide whether the tokenizer is good.
     sentence_counts = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
     pieces = max((entry.pieces for entry in report.proofs), default=0)
     reporter.emit(Plan((

@@ -247,6 +247,7 @@ class LossWatch:
         if self._count < 2 * self.window or event.step < self._fall_due:
             return ""
 
+        # Each of these warnings may come again after a tenth of the steps.
         if mean > _FALL_FACTOR * self._first:
             self._fall_due = event.step + self._tenth
             return (f"The speech loss has not fallen in {event.step} of {event.total_steps} steps: it was "

@@ -257,6 +257,7 @@ class Stepper:
         if len(example.predicting):
             joined.predicting = example.predicting.new_zeros(len(parts), example.max_codes, example.hidden.shape[-1])
 
+        # Each text brings its rows of the cache, which are as long as its own codes.
         lengths = [1 + int(stepper.positions[text]) for stepper, text in parts]
         for number, (stepper, text) in enumerate(parts):
             assert stepper.cache is not None

@@ -90,6 +90,7 @@ def _build_run(page: Page) -> None:
     with gr.Row(visible=False, elem_classes="controls") as all_samples_row:
         all_samples = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-all-samples")
 
+    # The page remembers run, scale and samples, so that a refresh keeps them.
     live = page.live
     for name, widget in (("run", page.run), ("run.all_samples", all_samples), ("run.scale", scale)):
         live.watch(name, widget)
@@ -105,6 +106,8 @@ def _build_run(page: Page) -> None:
         (page.run, run_choices), (status, status_view), (samples, samples_view), (curves, show_curves),
     ):
         live.panel(component, render, "train")
+
+    # Only buttons that have an effect on the run are visible.
     live.panel(stop, lambda view: stop_button(filter(None, [selected_run(view)])), "train")
     _refresh_on(page, all_samples, scale)
     for component, visible in (
@@ -121,6 +124,8 @@ def _build_run(page: Page) -> None:
 
     page.on(stop.click, lambda name: page.stop(chosen(name)), [page.run], [notice])
     page.on(resume.click, lambda name: page.resume(chosen(name)), [page.run], [notice])
+
+    # Force stop loses steps, so it asks first.
     page.on(force.click, lambda: [NOTHING, gr.update(visible=True)], [], [notice, confirm])
     page.on(cancel_force.click, lambda: [NOTHING, gr.update(visible=False)], [], [notice, confirm])
     page.on(confirm_force.click, lambda name: [*page.force_stop(chosen(name)), gr.update(visible=False)], [page.run],
@@ -157,6 +162,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
         default = TrainOptions.model_fields[name].default
         return gr.update(value=state.job.settings.get(name, default) if state else default)
 
+    # The fields show the options of the chosen run, and the fold is hidden while it trains.
     page.live.show_when(fold, selected_run, lambda job: job.ended and (job.resumable or job.steps), "train")
     page.live.watch("resume.step", step)
     page.live.panel(step, steps_of, "train")
@@ -603,6 +609,8 @@ def _build_checkpoints(page: Page) -> None:
             pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="pinned-name", min_width=140)
             unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
+
+    # Steps and names are read from the folder of the run, where its worker deletes old checkpoints.
     page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
     page.live.watch("checkpoint.step", step)
     page.live.watch("checkpoint.name", pinned)

@@ -280,6 +280,8 @@ def add_answers(workspace: Workspace, content: bytes, origin: object, folder: Pa
         raise UserError(f"{origin} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
     with foreign.reading(origin, _FROM_TEST):
         sheet = foreign.loads(content)
+
+    # The sheet names its test, which must be in this workspace.
     if not isinstance(sheet, dict) or sheet.get("format") != FORMAT or \
             not isinstance(sheet.get("sessions"), list):
         raise UserError(f"{origin} holds no answers of a listening test.", _FROM_TEST)

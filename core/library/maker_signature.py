@@ -390,6 +390,7 @@ def _verify_ssh(signature: bytes, content: bytes) -> PublicKey:
     if len(fields) != 5:
         raise ValueError("it has no five fields")
 
+    # The namespace keeps signatures that were made for other purposes from counting here.
     public, namespace, reserved, hash_name, raw = fields
     if namespace != NAMESPACE.encode():
         raise ValueError(f"it was made for {namespace[:40].decode('utf-8', 'replace')!r}, not for {NAMESPACE!r}")
@@ -401,6 +402,7 @@ def _verify_ssh(signature: bytes, content: bytes) -> PublicKey:
     except UserError as error:
         raise ValueError(error.message.rstrip(".")) from error
 
+    # Only Ed25519 is verified here; other kinds of keys need ssh-keygen.
     if key.ed25519 is None:
         _verify_by_program(signature, content, key)
         return key

@@ -197,6 +197,7 @@ def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Map
     actual_hash = hash_tensors({name: values[name] for name in tables})
     kept_rows = {name: value.detach() for name, value in new_rows(restored.lm.module, base.lm.text_tables).items()}
 
+    # The model was loaded from its files again, so the checks cover what was written.
     pairs = [("prefix_rows", expected, actual_hash, "The old rows of every text table are those of the base."),
              ("frozen_tensors", hash_tensors(base_values), hash_tensors(values),
               "Every tensor of the base is what it was."),

@@ -111,6 +111,8 @@ class GuardedServer:
                 return
             await send({"type": "websocket.close", "code": 1008})
             return
+
+        # A client may name its request; a name that could break a log line is replaced.
         headers = Headers(scope=scope)
         given_id = headers.get("x-request-id", "")
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex

@@ -183,10 +183,12 @@ class SpeechResponse(Response):
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(parts.put_nowait, part)
 
+        # The engine calls `put` from its own thread.
         request = SpeechRequest(self._voice.synthesizer, self._voice.language, self._chunks,
                                 SamplingOptions(seed=self._body.seed), put, put, self._began)
         outcome = "error"
         try:
+            # The request ends with its last chunk, or when its client has left.
             self._server.engine.submit(request)
             sender = asyncio.create_task(self._send_speech(parts, send))
             watcher = asyncio.create_task(_wait_until_gone(receive))
@@ -206,6 +208,7 @@ class SpeechResponse(Response):
             self._server.engine.cancel(request)
             self._server.engine.release()
             self._count(outcome)
+            # Another thread may still encode: closing waits for it, and must not hold up the other requests.
             await asyncio.shield(asyncio.to_thread(self._close))
 
     async def _send_speech(self, parts: asyncio.Queue[SynthesizedChunk | Exception | None], send: Send) -> None:
@@ -374,6 +377,7 @@ def build_api(server: SpeechServer) -> FastAPI:
     api.add_api_route("/health", health, methods=["GET"])
     api.add_api_route("/metrics", metrics, methods=["GET"], response_model=None)
 
+    # All errors have the form of OpenAI's API, so that its clients can show them.
     async def known_error(_request: Request, error: Exception) -> Response:
         return _error_response(api_error(error))
 
