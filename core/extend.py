@@ -37,6 +37,8 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     if count == 0:
         raise UserError(f"The tokenizer {options.tokenizer!r} adds no token to {options.model}.",
                         "Train it on another language.")
+
+    # Each text table of the model gets a new row for each new token.
     with stage(reporter, "new rows"):
         tables = {rows_name(table): whole_table(base.lm.module, table) for table in base.lm.text_tables}
         of_languages = rows_name(base.lm.language_table)
@@ -81,6 +83,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
                                     f"mean: {listed}"))
     check_stop(reporter)
 
+    # The same extension may be made again; another one of this name is refused.
     target, state = resolve_inside(workspace.extensions, options.extension), "already there"
     if not target.exists():
         state = "written"

@@ -97,6 +97,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     device = compute.setup_device(options.device)
     if max_clips is None and not checkpoint_steps(reporter.directory):
         group.run_on_rank0(lambda: decoder_training.train_decoder(options, workspace, reporter, device))
+
+    # If the batch is open, the run is set up with a provisional one, and measured before it is chosen.
     requested, run_dir = options, reporter.directory
     choice = group.run_on_rank0(lambda: run_plan.read_batch_choice(run_dir)) if is_batch_open(options) else None
     if is_batch_open(options):
@@ -116,6 +118,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     if is_batch_open(requested) and choice is None:
         choice = group.run_on_rank0(lambda: run_plan.choose_batch(trainer, requested, run_dir))
         trainer.set_options(choice.apply(requested))
+
+    # With FSDP all ranks measure together; else rank 0 measures for all.
     with stage(reporter, "memory plan"):
         if trainer.sharded:
             estimate = run_plan.fit_memory_plan(trainer)
@@ -154,6 +158,7 @@ def train_loop(training_run: TrainingRun) -> None:
     else:
         training_run.finish_pending_evaluation(checkpoint_due=is_checkpoint_due())
 
+    # A step, its event, then whatever is due after it: checkpoint, stop, evaluation.
     while not finished and not training_run.early_stopped():
         try:
             losses = trainer.train_step()

@@ -274,6 +274,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return Response(content, media_type="application/json",
                         headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
+    # The next ones are downloads, so their headers name a file.
     async def curves(request: Request) -> Response:
         try:
             state = await run_in_threadpool(lambda: JobReader(load_job(workspace, request.path_params["job"])).state())
@@ -322,6 +323,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
                             content_disposition_type="attachment" if "file" in request.query_params else "inline",
                             headers={"Content-Security-Policy": "sandbox"})
 
+    # A downloaded page stores its answers in a file; the one that is served here sends them.
     async def listening_page(request: Request) -> Response:
         job = request.path_params["job"]
         try:
