@@ -35,7 +35,7 @@ from core.serving.word_times import align_words, load_word_recogniser
 from core.speech import audiobook, evaluation
 from core.speech.audiobook import AudioChapter, BookLabels, SentenceAudio
 from core.speech.evaluation import EvaluatedSentence
-from core.speech.model_cache import ModelCache
+from core.speech.model_cache import CachedSynthesizer, ModelCache, synthesis_inputs
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, finish_reason, join_chunks, unused_controls
 from core.speech.transcription import CTCModel
 from core.text.manuscript import Manuscript, Sentence, describe, language_of, open_book, write_manuscript
@@ -107,7 +107,7 @@ def run(options: BookOptions, workspace: Workspace, reporter: Reporter) -> Resul
         recogniser = _word_recogniser(options, workspace, synthesizer, language, reporter)
     manuscript = write_manuscript(workspace, book, options, synthesizer.front_end, language)
     _check_chunks(synthesizer, manuscript, language)
-    keys = _keys(manuscript, options, synthesizer, language)
+    keys = _keys(manuscript, options, workspace, loaded, language)
     spoken = _read_spoken(reporter.directory, keys, synthesizer.sample_rate)
 
     letters = sum(count_letters(sentence.spoken) for sentence in manuscript.sentences)
@@ -166,12 +166,10 @@ def _check_chunks(synthesizer: Synthesizer, manuscript: Manuscript, language: st
             raise UserError(f"Chapter {title[:60]!r}, {sentence.text[:60]!r}: {error.message}", error.hint) from error
 
 
-def _keys(manuscript: Manuscript, options: BookOptions, synthesizer: Synthesizer, language: str) -> list[str]:
-    """A hash for each sentence of all that its sound depends on: another text, model or setting has another one."""
-    model = synthesizer.model
-    settings = [model.ref, model.origin.base_hash, model.front_end.fingerprint, language, options.voice,
-                options.sampling.model_dump(), options.sound.model_dump(), options.precision, options.unknown,
-                options.retries, options.subtitles == "words"]
+def _keys(manuscript: Manuscript, options: BookOptions, workspace: Workspace, loaded: CachedSynthesizer,
+          language: str) -> list[str]:
+    """A hash for each sentence of its text, the weights of the model, the voice's recording and the settings."""
+    settings = [*synthesis_inputs(workspace, loaded, options), language, options.retries, options.subtitles == "words"]
     common = hashlib.sha256(json.dumps(settings, ensure_ascii=True, default=str).encode())
     keys: list[str] = []
     for sentence in manuscript.sentences:

@@ -25,7 +25,8 @@ from core.workspace import Workspace
 from data.books.reading import read_book
 from models.registry import family
 from tests.books import plain_book
-from tests.trained import RUN, trained_world
+from tests.trained import RUN, change_checkpoint, trained_world
+from tests.unit.small_data import write_clip
 from tests.worlds import Listener
 
 HEALTHY = SentenceHealth(1.0, 1.0, 0.0, False, False, False)
@@ -191,6 +192,46 @@ def test_a_changed_book_is_not_continued_with_old_sentences(world: Workspace, tm
     (listener.directory / verb.FOLDER).rmdir()
     verb.run(options(tmp_path), world, again)
     assert again.of("plan")[0].counts["present"] == 6
+
+
+def stopped_after(listener: Listener, count: int, monkeypatch: pytest.MonkeyPatch) -> Listener:
+    """The listener with a stop request after so many sentences, in batches of one."""
+    monkeypatch.setattr(verb, "MAX_BATCH_SIZE", 1)
+    monkeypatch.setattr(listener, "stop_requested",
+                        lambda: any(event.done >= count for event in listener.events if isinstance(event, Progress)))
+    return listener
+
+
+def present_after_resume(listener: Listener, world: Workspace, settings: BookOptions) -> int:
+    """How many sentences the resume of a stopped job uses again."""
+    resumed = Listener(listener.directory)
+    verb.run(settings, world, resumed)
+    return resumed.of("plan")[0].counts["present"]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_resume_with_another_checkpoint_uses_no_old_sentence(world: Workspace, tmp_path: Path, listener: Listener,
+                                                               healthy: None, monkeypatch: pytest.MonkeyPatch,
+                                                               changed: bool) -> None:
+    path = tmp_path / "boat.txt"
+    path.write_text("ሀለመ ሰረቀ። በተነከ።\n")
+    settings = options(tmp_path, book=str(path), voice_model=f"run:{RUN}", language="am")
+    listener = Listener(world.runs / f"checkpoint-{changed}")
+    with pytest.raises(StopRequested):
+        verb.run(settings, world, stopped_after(listener, 1, monkeypatch))
+    if changed:
+        change_checkpoint(world)
+    assert present_after_resume(listener, world, settings) == (0 if changed else 1)
+
+
+def test_a_resume_with_another_recording_of_the_voice_uses_no_old_sentence(
+        world: Workspace, tmp_path: Path, listener: Listener, healthy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    voice = write_clip(tmp_path / "voice.wav", duration_s=4.0)
+    settings = options(tmp_path, voice=str(voice))
+    with pytest.raises(StopRequested):
+        verb.run(settings, world, stopped_after(listener, 2, monkeypatch))
+    write_clip(voice, duration_s=5.0)
+    assert present_after_resume(listener, world, settings) == 0
 
 
 def healths(*values: SentenceHealth) -> Callable[..., SentenceHealth]:

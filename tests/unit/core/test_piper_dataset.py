@@ -22,7 +22,7 @@ from core.workspace import Workspace
 from models.base import RecognitionScore
 from scripts import export
 from scripts.command import USAGE_ERROR
-from tests.trained import RUN, trained_world
+from tests.trained import RUN, change_checkpoint, trained_world
 from tests.worlds import Listener
 
 CLEAR, UNCLEAR, LATER_CLEAR = "ሀለመ", "ሰረቀ", "በተነ"
@@ -120,6 +120,22 @@ def test_a_resume_speaks_only_what_is_missing(world: Workspace, recogniser: Fake
     listener.emit = watched  # type: ignore[method-assign]
     assert piper_dataset.run(wanted, world, listener)["clips"] == 9
     assert {name for name, time_ns in waves.items() if before.get(name) != time_ns} == {"00002.wav", "00009.wav"}
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_resume_with_another_checkpoint_uses_no_old_sentence(world: Workspace, recogniser: FakeRecogniser,
+                                                               tmp_path: Path, changed: bool) -> None:
+    syllables = "ሀለመሰረቀበተነከ"
+    settings = options(tmp_path, [syllables[index:index + 2] for index in range(9)], max_cer=1)
+    folder = world.runs / f"checkpoint-{changed}"
+    with pytest.raises(StopRequested, match="after 8 sentences"):
+        piper_dataset.run(settings, world, StoppedAfterABatch(folder))
+    if changed:
+        change_checkpoint(world)
+    listener = Listener(folder)
+    piper_dataset.run(settings, world, listener)
+    plan = " ".join(listener.of("plan")[0].lines)
+    assert ("8 sentences were spoken before" in plan) != changed
 
 
 def test_without_a_text_file_the_texts_of_the_dataset_are_spoken(world: Workspace, recogniser: FakeRecogniser) -> None:
