@@ -38,7 +38,7 @@ from core.speech.scoring import Recogniser, load_recogniser_or_warn
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, finish_reason, join_chunks
 from core.workspace import Workspace
 from data.acoustics import audio
-from data.durable_files import atomic_path
+from data.durable_files import atomic_path, copy_file
 
 SAMPLE_RATE = 22_050
 """Of Piper's voices of medium quality, the only ones whose checkpoints can be continued without other settings."""
@@ -126,8 +126,10 @@ def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
     with stage(reporter, "write"):
         readme = _readme(options, model.ref, loaded.voice, language, clips, len(texts))
         _write_archive(reporter.directory, sorted(sentences.values(), key=lambda sentence: sentence.number), readme)
-    if options.archive:
-        shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
+        if options.archive:
+            copy_file(reporter.directory / CLIPS_ARCHIVE, Path(options.archive))
+    # After a copy that failed, a resume needs the separate files.
+    shutil.rmtree(reporter.directory / WAVES)
     errors = [sentence.cer for sentence in clips if sentence.cer is not None]
     return {
         "clips": len(clips), "left_out": len(texts) - len(clips), "duration_s": round(duration_s, 1),
@@ -238,7 +240,7 @@ def _append(folder: Path, sentences: Sequence[SpokenSentence]) -> None:
 
 
 def _write_archive(folder: Path, sentences: Sequence[SpokenSentence], readme: str) -> None:
-    """Write `clips.zip`; the separate files go when it is complete."""
+    """Write `clips.zip`."""
     clips = [sentence for sentence in sentences if not sentence.reason]
     table = _csv([(sentence.id, sentence.text, sentence.spoken_text) for sentence in clips])
     left_out = _csv([(sentence.id, sentence.text, sentence.reason) for sentence in sentences if sentence.reason])
@@ -247,7 +249,6 @@ def _write_archive(folder: Path, sentences: Sequence[SpokenSentence], readme: st
             archive.writestr(name, text)
         for sentence in clips:
             archive.write(folder / WAVES / f"{sentence.id}.wav", f"{WAVES}/{sentence.id}.wav")
-    shutil.rmtree(folder / WAVES)
 
 
 def _csv(rows: Sequence[tuple[str, ...]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import sys
 import zipfile
 from collections import Counter
@@ -14,7 +15,7 @@ import soundfile
 import torch
 
 from config.errors import UserError
-from config.schema import PiperDatasetOptions
+from config.schema import Options, PiperDatasetOptions, SynthesizeOptions
 from core import piper_dataset
 from core.jobs.reporter import StopRequested
 from core.submission.requirements import check_requirements
@@ -136,6 +137,33 @@ def test_a_resume_with_another_checkpoint_uses_no_old_sentence(world: Workspace,
     piper_dataset.run(settings, world, listener)
     plan = " ".join(listener.of("plan")[0].lines)
     assert ("8 sentences were spoken before" in plan) != changed
+
+
+def test_a_copy_that_fails_loses_no_speech(world: Workspace, recogniser: FakeRecogniser, tmp_path: Path) -> None:
+    archive = tmp_path / "disk" / "piper.zip"
+    settings = options(tmp_path, [CLEAR, LATER_CLEAR], archive=str(archive))
+    with pytest.raises(UserError, match="piper.zip could not be written: No such file"):
+        piper_dataset.run(settings, world, Listener(world.runs / "uncopied"))
+    attempts = Counter(recogniser.attempts)
+    archive.parent.mkdir()
+    assert piper_dataset.run(settings, world, Listener(world.runs / "uncopied"))["clips"] == 2
+    assert recogniser.attempts == attempts
+    assert zipfile.is_zipfile(archive)
+    assert not (world.runs / "uncopied" / "wavs").exists()
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("piper_dataset", PiperDatasetOptions), ("synthesize", SynthesizeOptions)])
+def test_an_archive_that_cannot_be_written_is_refused_before_hours_of_work(
+    world: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, kind: type[Options],
+) -> None:
+    settings = {"voice_model": f"run:{RUN}", "language": "am"} | ({"text": CLEAR} if verb == "synthesize" else {})
+    with pytest.raises(UserError, match="There is no folder"):
+        check_requirements(world, verb, kind.model_validate({**settings, "archive": str(tmp_path / "no" / "a.zip")}))
+    written = kind.model_validate({**settings, "archive": str(tmp_path / "a.zip")})
+    assert check_requirements(world, verb, written) == ()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a test by root can write everywhere
+    with pytest.raises(UserError, match="cannot be written"):
+        check_requirements(world, verb, written)
 
 
 def test_without_a_text_file_the_texts_of_the_dataset_are_spoken(world: Workspace, recogniser: FakeRecogniser) -> None:
