@@ -33,7 +33,8 @@ _BLOCKS = frozenset({
     "menu", "ol", "p", "pre", "search", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr",
     "ul", *_HEADINGS})
 _SKIPPED = frozenset({"annotation", "annotation-xml", "audio", "button", "canvas", "head", "iframe", "nav", "noscript",
-                      "object", "rp", "rt", "script", "select", "style", "svg", "template", "textarea", "video"})
+                      "object", "rp", "rt", "script", "select", "style", "svg", "template", "textarea", "title",
+                      "video"})
 _SKIPPED_TYPES = frozenset({"noteref", "pagebreak", "footnote", "footnotes", "endnote", "endnotes", "rearnote",
                             "rearnotes", "toc", "landmarks", "page-list", "backlink"})
 """Values of `epub:type`, and of `role` after `doc-`, of what is not read."""
@@ -201,6 +202,9 @@ class _Parser(HTMLParser):
         if tag in _VOID:
             self._void(tag, attrs)
             return
+        # In HTML the end tag of a head is optional; blocks of a head itself lie in `noscript` or `template`.
+        if self._open["head"] and (tag == "body" or tag in _BLOCKS and self._skipping == 1):
+            self.handle_endtag("head")
         # A paragraph ends where the next block begins, also without its end tag.
         if tag in _BLOCKS and self._stack and self._stack[-1].tag == "p":
             self._pop()
@@ -223,7 +227,7 @@ class _Parser(HTMLParser):
         self._pop()
 
     def handle_data(self, data: str) -> None:
-        if self._stack and self._stack[-1].tag == "title" and self._open["head"]:
+        if self._stack and self._stack[-1].tag == "title" and not self._open["svg"]:
             self.title.append(data)
         if self._skipping or not data:
             return

@@ -136,6 +136,19 @@ def test_paragraphs_lists_tables_and_breaks() -> None:
         ("paragraph", "next")]
 
 
+@pytest.mark.parametrize("content", [
+    "<head><title>Rain</title><body><p>It rained.", "<!doctype html><head><title>Rain</title><p>It rained.",
+    "<!doctype html><title>Rain</title><p>It rained.", "<html><head><title>Rain</title><div>It rained.</div></html>",
+    "<head><title>Rain</title><meta charset=utf-8><noscript><p>none</p></noscript><style>p {}</style><body>It rained.",
+    "<head><title>Rain</title><center>It rained.</center></body>",
+    "<html><head><title>Rain</title></head><body><svg><title>A drop</title></svg><p>It rained.</p></body></html>",
+])
+def test_tags_that_html_leaves_optional(content: str) -> None:
+    document = read_markup(content, "a page")
+    assert document.title == "Rain"
+    assert document.blocks == (TextBlock("paragraph", "It rained."),)
+
+
 def test_characters_that_are_not_seen_are_left_out() -> None:
     assert blocks("<p>hy\u00adphen zero\u200bwidth no\u00a0break &eacute;&#233;&amp;</p>") == [
         ("paragraph", "hyphen zerowidth no break éé&")]
