@@ -90,7 +90,9 @@ def test_a_drop_cap_is_a_letter_of_its_word() -> None:
     '<sup><a href="#n1">1</a></sup>', '<a href="#n1"><sup>1</sup></a>', "<sup>1</sup>", "<sup>*</sup>",
     '<a href="n.xhtml#n1">[12]</a>', '<a href="#n1">1</a>', '<a class="fnanchor" href="#n1">[a]</a>', "²",
     '<sup><a href="#n">a</a></sup>', '<span epub:type="pagebreak" title="12">12</span>',
-    '<span class="pagenum">[12]</span>', '<a href="#n1">*</a>', '<a href="#n1">†</a>',
+    '<span class="pagenum">[12]</span>', '<a href="#n1">*</a>', '<a href="#n1">†</a>', "<sup>(a)</sup>", "<sup>#</sup>",
+    '<sup>[<a href="#n1">1</a>]</sup>', '<sup><a href="#n1">1</a>,<a href="#n2">2</a></sup>',
+    '<a href="#n1"><sup>a</sup></a>', " <sup>1</sup>",
 ])
 def test_footnote_numbers_and_page_numbers_are_not_read(mark: str) -> None:
     assert blocks(f"<p>It rained{mark} again.</p>") == [("paragraph", "It rained again.")]
@@ -103,7 +105,12 @@ def test_footnote_numbers_and_page_numbers_are_not_read(mark: str) -> None:
     ("<p>It has 20 m<sup>2</sup>.</p>", "It has 20 m²."), ("<p>About 10<sup>6</sup> of them.</p>",
                                                           "About 10⁶ of them."),
     ("<p>Water is H<sub>2</sub>O.</p>", "Water is H2O."), ("<p>Born in 1914.</p>", "Born in 1914."),
-    ("<p>M<sup>me</sup> Reed</p>", "Mme Reed"),
+    ("<p>M<sup>me</sup> Reed</p>", "Mme Reed"), ("<p>Le XVIII<sup>e</sup> siècle</p>", "Le XVIIIe siècle"),
+    ("<p>D.<sup>a</sup> Ana y S.<sup>r</sup> Paz</p>", "D.a Ana y S.r Paz"),
+    ("<p><a href='#c18'>Le XVIII<sup>e</sup> siècle</a></p>", "Le XVIIIe siècle"),
+    ("<p>cos<sup>2</sup> x + sin<sup>2</sup>(y) = 1</p>", "cos² x + sin²(y) = 1"),
+    ("<p>(a + b)<sup>2</sup> = c</p>", "(a + b)² = c"), ("<p>By the <sup>14</sup>C in it.</p>", "By the ¹⁴C in it."),
+    ("<p>A sin<sup>2</sup> indeed; a cost<sup>2</sup> of it.</p>", "A sin indeed; a cost of it."),
 ])
 def test_numbers_that_belong_to_the_text_stay(body: str, text: str) -> None:
     assert blocks(body) == [("paragraph", text)]
