@@ -301,6 +301,31 @@ def test_plain_text(tmp_path: Path) -> None:
         TextBlock("paragraph", "It stopped."))
 
 
+@pytest.mark.parametrize("line", [
+    "Chapter 1", "CHAPTER I.", "chapter iv", "CHAPTER 1. Loomings.", "Chapter 12 Down the Rabbit-Hole",
+    "PART THE FIRST", "Chapter Twenty-One", "Book Two: The Sea", "Part Two — Rain", "Prologue", "EPILOGUE.",
+    "Chapitre premier", "Livre II", "Kapitel drei", "Capítulo 3", "Parte segunda", "Глава первая", "ምዕራፍ አንድ",
+    "ምዕራፍ ፲፪ ጀልባው", "Sura ya kwanza", "Boqonnaa 2",
+])
+def test_a_line_that_names_a_chapter(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "boat.txt"
+    path.write_text(f"The boat.\n\n{line}\n\nIt rained.\n")
+    assert [chapter.title for chapter in read_book(path).chapters] == ["boat", line]
+
+
+@pytest.mark.parametrize("line", [
+    "Part of him believed it.", "Part one of him believed it.", "Book him!", "Book a table", "Part I liked most.",
+    "Part company with him, she said", "Introduction is not the word for it.", "Prologue and epilogue were lost.",
+    "Livre de poche.", "Parte di me lo sapeva.", "Teil des Plans war es.", "Chapter 2 was the longest of all.",
+    "Partie hier.", "Deel van het plan.", "Part ways", "Buch und Stift.", "Parte vi da terra.", "Часть его верила.",
+])
+def test_prose_is_no_chapter_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "boat.txt"
+    path.write_text(f"The boat.\n\n{line}\n\nIt rained.\n")
+    assert texts(read_book(path)) == ["The boat.", line, "It rained."]
+    assert len(read_book(path).chapters) == 1
+
+
 def test_plain_text_without_empty_lines_has_a_paragraph_a_line(tmp_path: Path) -> None:
     path = tmp_path / "boat.txt"
     path.write_text("It rained.\nIt stopped.\n")
