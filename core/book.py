@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import filecmp
 import hashlib
 import io
 import json
@@ -43,7 +44,7 @@ from core.training.learning_evaluation import SpeechReference, count_letters, me
 from core.workspace import Workspace
 from data.acoustics import audio
 from data.books.reading import Book
-from data.durable_files import append_text, write_text
+from data.durable_files import append_text, copy_file, write_text
 from data.importers.tables import safe_cell
 from data.measures import integrated_loudness
 
@@ -426,14 +427,10 @@ def _copy(files: Sequence[Path], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in files:
             target = folder / path.name
-            if target.exists() and not _same(path, target):
+            if target.exists() and not filecmp.cmp(path, target, shallow=False):
                 raise UserError(f"There already is another file {target}.",
                                 "Give a new folder with --output, or move the file away; then continue.")
-            shutil.copyfile(path, target)
+            copy_file(path, target)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror or error}.",
                         "Give a folder that can be written, with --output.") from error
-
-
-def _same(path: Path, other: Path) -> bool:
-    return path.stat().st_size == other.stat().st_size and path.read_bytes() == other.read_bytes()

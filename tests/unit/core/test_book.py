@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -340,3 +342,28 @@ def test_an_output_folder_with_another_file_of_that_name_is_not_overwritten(worl
     with pytest.raises(UserError, match="already is another file"):
         verb.run(options(tmp_path, output=str(output)), world, listener)
     assert (output / "The-Boat.srt").read_text() == "mine"
+
+
+@needs_ffmpeg
+def test_a_resume_goes_on_after_a_full_disk(world: Workspace, tmp_path: Path, listener: Listener, healthy: None,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were copied whole are the same after the resume, and none was copied in part."""
+    output = tmp_path / "out"
+
+    def copy_half(source: Path, target: Path) -> None:
+        Path(target).write_bytes(source.read_bytes()[:source.stat().st_size // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def copy_until_full(source: Path, target: Path) -> None:
+        (copy_half if source.suffix == ".srt" else copyfile)(source, target)
+
+    copyfile = shutil.copyfile
+    settings = options(tmp_path, m4b=True, mp3=True, output=str(output))
+    monkeypatch.setattr(shutil, "copyfile", copy_until_full)
+    with pytest.raises(UserError, match=r"The-Boat.srt could not be written: No space left"):
+        verb.run(settings, world, listener)
+    assert sorted(path.name for path in output.iterdir()) == ["1-Rain.mp3", "2-Sun.mp3", "The-Boat.m4b"]
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    assert present_after_resume(listener, world, settings) == 7
+    assert (output / "The-Boat.srt").read_bytes() == (listener.directory / verb.FOLDER / "The-Boat.srt").read_bytes()
