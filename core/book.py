@@ -270,13 +270,14 @@ def _with_seed(sampling: SamplingOptions, attempt: int) -> SamplingOptions:
 
 def _faults(health: SentenceHealth, letters: int) -> tuple[str, ...]:
     """What a listener would hear at once; the duration of a short sentence does not count."""
-    silent = health.silent() and letters >= _SHORT_LETTERS
-    wrong_duration = letters >= _SHORT_LETTERS and not LIMITS.shortest <= health.duration_ratio <= LIMITS.longest
-    found = {"silent": silent, "no speech": health.no_speech,
-             "repetition": health.repetition,
-             "cut off": health.missing_stop and not health.repetition and not health.no_speech,
-             "long pause": health.long_silence, "wrong duration": wrong_duration and not silent}
-    return tuple(name for name, is_there in found.items() if is_there)
+    if letters < _SHORT_LETTERS:
+        health = dataclasses.replace(health, duration_ratio=1.0)
+    wrong_duration = not LIMITS.shortest <= health.duration_ratio <= LIMITS.longest
+    faults = {"silent": health.silent(), "no speech": health.no_speech,
+              "repetition": health.repetition,
+              "cut off": health.missing_stop and not health.repetition and not health.no_speech,
+              "long pause": health.long_silence, "wrong duration": wrong_duration and not health.silent()}
+    return tuple(name for name, occurs in faults.items() if occurs)
 
 
 def _store(directory: Path, number: int, key: str, attempts: Sequence[_Attempt], synthesizer: Synthesizer,

@@ -257,6 +257,23 @@ def test_a_faulty_sentence_is_synthesized_again_with_another_seed(world: Workspa
     assert not rows[0]["text"].startswith("=")
 
 
+@pytest.mark.parametrize(("text", "health", "faults"), [
+    ("yes.", SentenceHealth(0.3, 1.0, -45.0, False, False, False), "silent"),
+    ("yes.", SentenceHealth(0.02, 0.1, 0.0, False, False, False), ""),
+    ("yes.", SentenceHealth(2.0, 6.0, 0.0, False, False, False), ""),
+    ("the cat sees a big dog.", SentenceHealth(0.1, 0.1, 0.0, False, False, False), "silent"),
+    ("the cat sees a big dog.", SentenceHealth(9.0, 6.0, 0.0, False, False, False), "wrong duration"),
+])
+def test_only_the_duration_of_a_short_sentence_does_not_count(
+        world: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, health: SentenceHealth,
+        faults: str) -> None:
+    plain_book(tmp_path / "boat.epub", f"<p>{text}</p>")
+    listener = Listener(tmp_path / "job")
+    monkeypatch.setattr(verb, "measure_sentence_health", lambda *_: health)
+    verb.run(options(tmp_path, retries=0), world, listener)
+    assert records(listener)[0]["faults"] == [faults]
+
+
 def test_the_best_of_faulty_attempts_stays_and_is_counted(world: Workspace, tmp_path: Path, listener: Listener,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     plain_book(tmp_path / "boat.epub", "<p>the cat sees a dog.</p>")
