@@ -20,6 +20,7 @@ from core.text import text_rules
 from core.workspace import Workspace
 from data.books.reading import Book, read_book
 from data.front_end import FrontEnd, name_characters
+from data.languages.patterns import NEVER
 from data.languages.verbalizer import Verbalizer, verbalizer_of
 from data.text_chunking import split_sentences
 
@@ -104,27 +105,15 @@ def respell(spellings: Mapping[str, str]) -> Callable[[str], str]:
 
     A word in lower case stands for any case; one with a capital for itself alone (`US` is not `us`).
     """
-    # A capital in the list keeps its case, so there are two tables, each with one pattern.
-    exact = {word: spelling for word, spelling in spellings.items() if word != word.lower()}
-    folded = {word: spelling for word, spelling in spellings.items() if word == word.lower()}
-    patterns = [(table, re.compile(rf"(?<!\w)(?:{_alternatives(table)})(?!\w)", flags))
-                for table, flags in ((exact, re.NOFLAG), (folded, re.IGNORECASE)) if table]
+    # One pattern, so that no spelling is respelled. Of words of the same length those with a capital come first.
+    words = sorted(spellings, key=lambda word: (-len(word), word == word.lower()))
+    alternatives = [f"(?i:{re.escape(word)})" if word == word.lower() else re.escape(word) for word in words]
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)") if words else NEVER
 
-    def replace(text: str) -> str:
-        for table, pattern in patterns:
-            pieces: list[str] = []
-            place = 0
-            for match in pattern.finditer(text):
-                pieces += [text[place:match.start()], table.get(match[0]) or table.get(match[0].lower()) or match[0]]
-                place = match.end()
-            text = "".join(pieces) + text[place:]
-        return text
+    def spelling(match: re.Match[str]) -> str:
+        return spellings.get(match[0]) or spellings.get(match[0].lower()) or match[0]
 
-    return replace
-
-
-def _alternatives(words: Mapping[str, str]) -> str:
-    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    return lambda text: pattern.sub(spelling, text)
 
 
 def number_rules(workspace: Workspace, options: BookOptions, front_end: FrontEnd,

@@ -93,7 +93,9 @@ def test_numbers_become_words_by_the_rules_of_the_language(world: Workspace, tmp
     ("boat -> bote", "a Boat and boats", "a bote and boats"), ("US -> you ess", "US and us", "you ess and us"),
     ("mr reed → mister reed", "Mr Reed and reed", "mister reed and reed"), ("c++ -> see plus plus", "c++ or c",
                                                                            "see plus plus or c"),
-    ("a -> b\nb -> c", "a b", "b c"), ("boat -> b\\1", "boat", "b\\1"), ("ab -> x\nabc -> y", "abc ab", "y x"),
+    ("a -> b\nb -> c", "a b", "b c"), ("WHO -> who\nwho -> hoo", "WHO, who and Who", "who, hoo and hoo"),
+    ("us -> uhs\nUS -> you ess\nUS aid -> help", "US, us, US aid", "you ess, uhs, help"), ("# none", "a b", "a b"),
+    ("boat -> b\\1", "boat", "b\\1"), ("ab -> x\nabc -> y", "abc ab", "y x"),
 ])
 def test_a_pronunciation_list_replaces_whole_words(tmp_path: Path, entry: str, text: str, spoken: str) -> None:
     path = tmp_path / "list.txt"
