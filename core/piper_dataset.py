@@ -38,7 +38,7 @@ from core.speech.scoring import Recogniser, load_recogniser_or_warn
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, finish_reason, join_chunks
 from core.workspace import Workspace
 from data.acoustics import audio
-from data.durable_files import atomic_path, copy_file
+from data.durable_files import append_text, atomic_path, copy_file
 
 SAMPLE_RATE = 22_050
 """Of Piper's voices of medium quality, the only ones whose checkpoints can be continued without other settings."""
@@ -108,7 +108,8 @@ def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
             batch = speaker.speak(waiting[start:start + MAX_BATCH_SIZE])
             batch = [replace(sentence, settings_hash=settings_hash) for sentence in batch]
             sentences |= {sentence.number: sentence for sentence in batch}
-            _append(reporter.directory, batch)
+            lines = [json.dumps(asdict(sentence), ensure_ascii=False) + "\n" for sentence in batch]
+            append_text(reporter.directory / _SENTENCES, "".join(lines))
             clip_count = sum(not sentence.reason for sentence in sentences.values())
             reporter.emit(Progress(len(sentences), len(texts), "sentences", f"{clip_count} kept"))
             check_stop(reporter, f"Stopped on request after {pluralize(len(sentences), 'sentence')}; a resume goes on "
@@ -180,7 +181,8 @@ class _Speaker:
 
         # Sentences that failed are spoken again together, with another seed.
         due = [sentence for sentence in sentences.values() if sentence.spoken_text]
-        for attempt in range(_ATTEMPTS):
+        # Greedy decoding has no other result.
+        for attempt in range(_ATTEMPTS if self.synthesizer.sampling(self.options.sampling).temperature else 1):
             if not due:
                 break
             sampling = self.options.sampling.model_copy(
@@ -221,7 +223,7 @@ def _spoken_before(folder: Path, texts: Sequence[str], settings_hash: str) -> di
     """The sentences that an earlier start of this job spoke with the same settings, by number, if their files exist."""
     path = folder / _SENTENCES
     sentences: dict[int, SpokenSentence] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
             sentence = SpokenSentence(**json.loads(line))
         except (ValueError, TypeError):  # the process ended while it wrote the line
@@ -231,12 +233,6 @@ def _spoken_before(folder: Path, texts: Sequence[str], settings_hash: str) -> di
         if same_inputs and (sentence.reason or (folder / WAVES / f"{sentence.id}.wav").is_file()):
             sentences[sentence.number] = sentence
     return sentences
-
-
-def _append(folder: Path, sentences: Sequence[SpokenSentence]) -> None:
-    with (folder / _SENTENCES).open("a", encoding="utf-8") as file:
-        # A line that was cut off by a crash is ended, so that it spoils no other.
-        file.write("\n" + "".join(f"{json.dumps(asdict(sentence), ensure_ascii=False)}\n" for sentence in sentences))
 
 
 def _write_archive(folder: Path, sentences: Sequence[SpokenSentence], readme: str) -> None:

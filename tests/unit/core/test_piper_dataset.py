@@ -96,6 +96,12 @@ def test_what_is_not_understood_is_spoken_again_and_then_left_out(
         assert "2 of 4 sentences" in archive.read("README.md").decode()
 
 
+def test_greedy_decoding_is_not_repeated(world: Workspace, recogniser: FakeRecogniser, tmp_path: Path) -> None:
+    settings = options(tmp_path, [CLEAR, UNCLEAR, LATER_CLEAR], sampling={"temperature": 0.0})
+    assert piper_dataset.run(settings, world, Listener(world.runs / "greedy"))["left_out"] == 2
+    assert recogniser.attempts == {CLEAR: 1, LATER_CLEAR: 1, UNCLEAR: 1}
+
+
 def test_a_resume_speaks_only_what_is_missing(world: Workspace, recogniser: FakeRecogniser, tmp_path: Path) -> None:
     syllables = "ሀለመሰረቀበተነከ"
     lines = [syllables[index:index + 2] for index in range(9)]
@@ -106,8 +112,8 @@ def test_a_resume_speaks_only_what_is_missing(world: Workspace, recogniser: Fake
 
     # A line that a crash cut off, and a file that is gone, are spoken again.
     (folder / "wavs" / "00002.wav").unlink()
-    with (folder / "sentences.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"number": 9, "te')
+    with (folder / "sentences.jsonl").open("ab") as file:
+        file.write('{"number": 9, "text": "ሀ'.encode()[:-1])
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "wavs").iterdir()}
     waves = dict[str, int]()
     listener = Listener(folder)
