@@ -415,10 +415,9 @@ def _resynthesized_table(manuscript: Manuscript, spoken: Sequence[SpokenSentence
             continue
         outcome = f"attempt {record.kept + 1} kept: {record.faults[record.kept] or 'no fault'}"
         faults = "; ".join(fault or "none" for fault in record.faults)
-        minutes, seconds = divmod(cue.start_s, 60)
-        time = f"{int(minutes) // 60}:{int(minutes) % 60:02d}:{seconds:06.3f}"
-        writer.writerow([safe_cell(cell) for cell in (manuscript.titles[sentence.chapter], time, sentence.text,
-                                                      str(len(record.faults)), faults, outcome)])
+        cells = (manuscript.titles[sentence.chapter], audiobook.cue_time(cue.start_s), sentence.text,
+                 str(len(record.faults)), faults, outcome)
+        writer.writerow(map(safe_cell, cells))
     return "\ufeff" + table.getvalue()  # byte order mark: spreadsheets read it as UTF-8
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config import confinement, foreign
@@ -154,7 +154,7 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
         for block in chapter.blocks:
             pause_s = options.heading_pause_s if block.kind == "heading" else options.paragraph_pause_s
             if block.kind == "break" and len(sentences) > first:
-                sentences[-1] = _with_pause(sentences[-1], max(sentences[-1].pause_s, options.heading_pause_s))
+                sentences[-1] = replace(sentences[-1], pause_s=max(sentences[-1].pause_s, options.heading_pause_s))
             for text in split_sentences(block.text, ends, language):
                 spoken = pronounce(text)
                 spoken = rules.verbalize(spoken) if rules is not None else spoken
@@ -169,10 +169,10 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
                 sentences.append(Sentence(len(titles), text, spoken, options.sentence_pause_s))
             # A heading that nothing was read of, or a drawing, leaves the pause of what stands before it.
             if block.text and len(sentences) > first:
-                sentences[-1] = _with_pause(sentences[-1], pause_s)
+                sentences[-1] = replace(sentences[-1], pause_s=pause_s)
         if len(sentences) > first:
             titles.append(chapter.title)
-            sentences[-1] = _with_pause(sentences[-1], options.chapter_pause_s)
+            sentences[-1] = replace(sentences[-1], pause_s=options.chapter_pause_s)
 
     _refuse_unknown(unknown, options, language)
     if not sentences:
@@ -180,10 +180,6 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
                         f"{language!r}.", "Choose the language of the book, or a model that speaks it.")
     return Manuscript(tuple(titles), tuple(sentences),
                       tuple(_notes(book, rules_note, spellings, used, unknown, unreadable, options)))
-
-
-def _with_pause(sentence: Sentence, pause_s: float) -> Sentence:
-    return Sentence(sentence.chapter, sentence.text, sentence.spoken, pause_s)
 
 
 def _refuse_unknown(unknown: Counter[str], options: BookOptions, language: str) -> None:

@@ -20,6 +20,8 @@ from core import book as verb
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.library.learning import SentenceHealth
+from core.speech import audiobook
+from core.speech.audiobook import Cue
 from core.submission import requirements
 from core.submission.requirements import check_requirements
 from core.text import manuscript
@@ -274,6 +276,16 @@ def test_only_the_duration_of_a_short_sentence_does_not_count(
     monkeypatch.setattr(verb, "measure_sentence_health", lambda *_: health)
     verb.run(options(tmp_path, retries=0), world, listener)
     assert records(listener)[0]["faults"] == [faults]
+
+
+def test_the_time_of_a_faulty_sentence_has_no_sixtieth_second(world: Workspace, tmp_path: Path, listener: Listener,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_book(tmp_path / "boat.epub", "<p>the cat sees a big dog.</p>")
+    monkeypatch.setattr(verb, "measure_sentence_health", lambda *_: SILENT)
+    monkeypatch.setattr(audiobook, "sentence_cues", lambda *_: [Cue(3599.9996, 3601.0, "the cat sees a big dog.")])
+    verb.run(options(tmp_path, subtitles="none", retries=0), world, listener)
+    table = (listener.directory / verb.FOLDER / verb.RESYNTHESIZED).read_text(encoding="utf-8-sig")
+    assert table.splitlines()[1].split(",")[1] == "01:00:00.000"
 
 
 def test_the_best_of_faulty_attempts_stays_and_is_counted(world: Workspace, tmp_path: Path, listener: Listener,
