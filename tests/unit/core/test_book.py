@@ -252,7 +252,7 @@ def test_a_faulty_sentence_is_synthesized_again_with_another_seed(world: Workspa
     monkeypatch.setattr(verb, "measure_sentence_health", healths(SILENT, HEALTHY))
     result = verb.run(options(tmp_path, unknown="leave_out"), world, listener)
     record = records(listener)[0]
-    assert (record["kept"], record["faults"]) == (1, ["silent, no speech", ""])
+    assert (record["best"], record["faults"]) == (1, ["silent, no speech", ""])
     assert (result["resynthesized"], result["faulty"]) == (1, 0)
     with open(listener.directory / verb.FOLDER / verb.RESYNTHESIZED, encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -295,7 +295,7 @@ def test_the_best_of_faulty_attempts_stays_and_is_counted(world: Workspace, tmp_
     monkeypatch.setattr(verb, "measure_sentence_health", healths(SILENT, long_pause, SILENT))
     result = verb.run(options(tmp_path, retries=3), world, listener)
     record = records(listener)[0]
-    assert (record["kept"], len(record["faults"])) == (1, 4)
+    assert (record["best"], len(record["faults"])) == (1, 4)
     assert (result["resynthesized"], result["faulty"]) == (1, 1)
 
 
