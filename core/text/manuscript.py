@@ -150,10 +150,10 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
     unknown: Counter[str] = Counter()
     unreadable = 0
     for chapter in book.chapters:
-        first = len(sentences)
+        chapter_start = len(sentences)
         for block in chapter.blocks:
             pause_s = options.heading_pause_s if block.kind == "heading" else options.paragraph_pause_s
-            if block.kind == "break" and len(sentences) > first:
+            if block.kind == "break" and len(sentences) > chapter_start:
                 sentences[-1] = replace(sentences[-1], pause_s=max(sentences[-1].pause_s, options.heading_pause_s))
             for text in split_sentences(block.text, ends, language):
                 spoken = pronounce(text)
@@ -168,9 +168,9 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
                     continue
                 sentences.append(Sentence(len(titles), text, spoken, options.sentence_pause_s))
             # A heading that nothing was read of, or a drawing, leaves the pause of what stands before it.
-            if block.text and len(sentences) > first:
+            if block.text and len(sentences) > chapter_start:
                 sentences[-1] = replace(sentences[-1], pause_s=pause_s)
-        if len(sentences) > first:
+        if len(sentences) > chapter_start:
             titles.append(chapter.title)
             sentences[-1] = replace(sentences[-1], pause_s=options.chapter_pause_s)
 

@@ -190,13 +190,13 @@ def _cut(documents: Sequence[tuple[str, markup.Document]], starts: Sequence[Entr
 
 def _next_level(part: _Part, by_document: Mapping[str, Sequence[Entry]], starts: Sequence[Entry]) -> list[Entry]:
     """The entries of the highest level that name a place within a part, and begin none yet."""
-    begun = {(entry.document, entry.anchor) for entry in starts}
+    start_places = {(entry.document, entry.anchor) for entry in starts}
     places: set[tuple[str, str]] = set()
     for name, block in part.blocks:
         places.update((name, anchor) for anchor in block.anchors)
     inside: list[Entry] = []
     for name in dict.fromkeys(name for name, _ in part.blocks):
-        inside += [entry for entry in by_document.get(name, ()) if (name, entry.anchor) in places - begun]
+        inside += [entry for entry in by_document.get(name, ()) if (name, entry.anchor) in places - start_places]
     level = min((entry.level for entry in inside), default=0)
     return [entry for entry in inside if entry.level == level]
 
@@ -287,8 +287,8 @@ def _of_markdown(path: Path, name: str) -> Book:
     document = markup.read_markup(html, name)
     footnotes = document.footnotes + definitions + marks
     document = markup.Document(document.blocks, document.title, document.language, footnotes)
-    first = next((block.text for block in document.blocks if block.kind == "heading" and block.level == 1), "")
-    title = markup.one_line(fields.get("title", "")) or first or Path(name).stem
+    heading = next((block.text for block in document.blocks if block.kind == "heading" and block.level == 1), "")
+    title = markup.one_line(fields.get("title", "")) or heading or Path(name).stem
     author = markup.one_line(fields.get("author", ""))
     language = fields.get("lang") or fields.get("language") or ""
     return _of_document(document, title, (author,) if author else (), language)
