@@ -5,11 +5,11 @@ A clip is scored if a recogniser knows the language. `clips.zip` holds all clips
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from config import confinement, foreign
 from config.errors import UserError
@@ -25,6 +25,7 @@ from core.speech.model_cache import CachedSynthesizer, ModelCache
 from core.speech.scoring import Recogniser, load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, unused_controls
 from core.workspace import Workspace
+from data.durable_files import copy_file
 from models.base import RecognitionScore
 
 SIDE = "speech"
@@ -93,7 +94,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         raise UserError(f"None of {pluralize(len(texts), 'clip')} was made.", "The warnings above name the reason.")
     recogniser = speaker.load_recogniser()
     if options.archive:
-        shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
+        copy_file(reporter.directory / CLIPS_ARCHIVE, Path(options.archive))
     with stage(reporter, "score recordings"):
         recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
     scores = [clip.score for clip in spoken_clips if clip.score is not None]

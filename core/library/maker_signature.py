@@ -33,6 +33,7 @@ from core.library.verification import SIGNATURES, STATEMENT, HashFile, Subject, 
 from core.workspace import Workspace
 from data.durable_files import (
     ExpectedFile,
+    append_text,
     check_relative_path,
     find_faults,
     hash_file,
@@ -44,7 +45,7 @@ from data.durable_files import (
 NAMESPACE = "lisan-export"
 """The purpose that an SSH signature names: one that was made for mail or Git is none of an export."""
 SIGNERS = "allowed_signers"
-"""In the workspace: a line NAME KEYTYPE KEY for each maker whom a person trusts, as OpenSSH reads it."""
+"""In the workspace: a line NAME KEYTYPE KEY for each trusted maker, as OpenSSH reads it, without its options."""
 MINISIGN = "minisign"
 MOST_BYTES = 16 << 10
 """Of a signature or a public key. A signature by an RSA key of 16,384 bits has 6 kB."""
@@ -163,6 +164,11 @@ def parse_key(text: str) -> PublicKey:
 
 def read_signers(workspace: Workspace) -> list[Signer]:
     """Those who are trusted here; `UserError` for a damaged list."""
+    return [signer for _, signer in _read_lines(workspace) if signer is not None]
+
+
+def _read_lines(workspace: Workspace) -> list[tuple[str, Signer | None]]:
+    """The lines of the list, each with its maker; comments and empty lines have none."""
     path = workspace.path / SIGNERS
     try:
         text = foreign.read_bytes(path, 1 << 20).decode()
@@ -171,19 +177,20 @@ def read_signers(workspace: Workspace) -> list[Signer]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {foreign.reason_of(error)}.", "Restore it, or delete it.") from error
 
-    signers = []
+    lines: list[tuple[str, Signer | None]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
+            lines.append((line, None))
             continue
         name, _, key = line.strip().partition(" ")
         try:
             if not _NAME.fullmatch(name):
                 raise UserError(f"{name[:60]!r} is no name")
-            signers.append(Signer(name, parse_key(key)))
+            lines.append((line, Signer(name, parse_key(key))))
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error.message}",
-                            "A line is NAME KEYTYPE KEY. Correct or delete it.") from error
-    return signers
+                            "A line is NAME KEYTYPE KEY, without options. Correct or delete it.") from error
+    return lines
 
 
 def trust(workspace: Workspace, name: str, text: str) -> Signer:
@@ -197,7 +204,7 @@ def trust(workspace: Workspace, name: str, text: str) -> Signer:
             raise UserError(f"{known.name} is trusted here with the key {known.key.describe()}.",
                             f"Remove that line first: python -m scripts.signature forget {known.name}.")
     if signer not in signers:
-        _write_signers(workspace, [*signers, signer])
+        append_text(workspace.path / SIGNERS, f"{signer.name} {signer.key.kind} {signer.key.text}\n")
     return signer
 
 
@@ -208,7 +215,8 @@ def forget(workspace: Workspace, name: str) -> Signer:
     if signer is None:
         raise UserError(f"Nobody is trusted here by the name {name[:120]!r}.",
                         f"The names are: {', '.join(known.name for known in signers) or 'none yet'}.")
-    _write_signers(workspace, [known for known in signers if known != signer])
+    lines = [line for line, known in _read_lines(workspace) if known is None or known.name != name]
+    write_text(workspace.path / SIGNERS, "".join(f"{line}\n" for line in lines))
     return signer
 
 
@@ -222,11 +230,6 @@ def find_signer(workspace: Workspace, name_or_key: str) -> Signer:
     except UserError as error:
         raise UserError(f"{name_or_key.strip()[:60]!r} is no maker who is trusted here, and no public key.",
                         f"{_KEY_HINT} Or trust it by a name: python -m scripts.signature trust NAME KEY.") from error
-
-
-def _write_signers(workspace: Workspace, signers: list[Signer]) -> None:
-    write_text(workspace.path / SIGNERS,
-               "".join(f"{signer.name} {signer.key.kind} {signer.key.text}\n" for signer in signers))
 
 
 # Signing.

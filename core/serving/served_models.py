@@ -6,7 +6,6 @@ have begun keep the model that they began with.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import weakref
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from core.jobs.events import Event
 from core.library import certificate, learning, model_info, reference_voices
 from core.library.catalog import ModelReference, resolve
 from core.library.certificate import CERTIFICATE
-from core.library.records import CHECKPOINT, EXPORT_SUMS, CheckpointRecord, read_record
+from core.library.records import CHECKPOINT, CheckpointRecord, read_record
 from core.library.reference_voices import SPEAKER
 from core.model.loading import TTSModel
 from core.serving.word_times import load_word_recogniser
@@ -29,7 +28,6 @@ from core.speech.model_cache import CachedSynthesizer, ModelCache
 from core.speech.synthesis import Synthesizer
 from core.speech.transcription import CTCModel
 from core.workspace import Workspace
-from data.durable_files import hash_file
 
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_VOICES = ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage",
@@ -107,11 +105,12 @@ class ServedModels:
         """What clients may know of a model."""
         with self._guard:
             synthesizer = self._load(reference, "", SoundOptions()).synthesizer
-        found = resolve(self._workspace, reference)
+        model = resolve(self._workspace, reference)
         languages = tuple(synthesizer.front_end.languages)
         return ServedModel(reference, languages, self._default_language(synthesizer),
-                           self.voices(reference, synthesizer), model_hash(found, synthesizer),
-                           int(found.folder.stat().st_mtime))
+                           self.voices(reference, synthesizer),
+                           model_info.model_hash(model, synthesizer.model.origin.base_hash),
+                           int(model.folder.stat().st_mtime))
 
     def voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
         """The names of voices: the default one, those of the model, recordings of the workspace, and speakers."""
@@ -132,7 +131,8 @@ class ServedModels:
         if language not in languages:
             raise UnknownName("language", f"The model {reference} does not speak {language[:40]!r}.",
                               f"Its languages are: {join_names(languages, 40)}.")
-        return LoadedVoice(synthesizer, language, model_hash(resolve(self._workspace, reference), synthesizer))
+        model_hash = model_info.model_hash(resolve(self._workspace, reference), synthesizer.model.origin.base_hash)
+        return LoadedVoice(synthesizer, language, model_hash)
 
     def recogniser(self, reference: str, voice: LoadedVoice) -> CTCModel:
         """The recogniser of a language that gives the time of each letter; `UserError` if there is none."""
@@ -192,15 +192,6 @@ class ServedModels:
         languages = tuple(synthesizer.front_end.languages)
         wanted = (self._options.language, *synthesizer.model.new_languages, "en")
         return next((code for code in wanted if code in languages), languages[0])
-
-
-def model_hash(found: ModelReference, synthesizer: Synthesizer) -> str:
-    """SHA-256 that names the weights: of an export's list of files, of a checkpoint's record, or of the base."""
-    if found.kind == "export":
-        return hash_file(found.folder / EXPORT_SUMS)
-    if found.kind == "run":
-        return hash_file(found.folder / CHECKPOINT)
-    return hashlib.sha256(synthesizer.model.origin.base_hash.encode()).hexdigest()
 
 
 def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
