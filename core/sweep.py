@@ -14,7 +14,7 @@ from config.errors import ErrorKind, UserError
 from config.schema import SweepOptions
 from core.jobs import control
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.job import Job, create_job, load_job_directory
+from core.jobs.job import Job, check_id_free, create_job, load_job_directory
 from core.jobs.reporter import Reporter, StopRequested, pluralize
 from core.jobs.state import JobReader, JobState
 from core.library import sweeps
@@ -41,6 +41,8 @@ def run(options: SweepOptions, workspace: Workspace, reporter: Reporter) -> Resu
         # The plan of a trial is stored before its run exists, so that a resume finds that run.
         if index == len(record.trials):
             trial = SweepTrial(f"{folder.name}-{index + 1:02d}", sweeps.propose(options, record.trials))
+            # A job that has this id is no trial of this sweep: its options may be others.
+            check_id_free(workspace, trial.run)
             record = replace(record, trials=(*record.trials, trial))
             sweeps.write_sweep(folder, record)
         trial = _run_trial(options, workspace, reporter, record, index)

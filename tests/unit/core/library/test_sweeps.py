@@ -16,7 +16,7 @@ from config.schema import SweepOptions, TrainOptions
 from core import sweep, train
 from core.jobs import control
 from core.jobs.events import Evaluated, Event, Finished, Journal, SampleGenerated, Started, Step
-from core.jobs.job import Job
+from core.jobs.job import Job, create_job
 from core.jobs.reporter import JournalReporter
 from core.jobs.state import JobState
 from core.library import learning, sweeps
@@ -246,6 +246,14 @@ def swept(world: Workspace, name: str, kills: tuple[int, ...], monkeypatch: pyte
     record = sweeps.read_sweep(world.runs / name)
     assert record is not None
     return record
+
+
+def test_a_job_that_has_the_id_of_a_trial_is_not_taken_for_it(workspace: Workspace) -> None:
+    create_job(workspace, "train", train_options(), job_id="rates-01")
+    folder = workspace.runs / "rates"
+    with pytest.raises(UserError, match="A job named 'rates-01' already exists"):
+        sweep.run(options(), workspace, Listener(folder))
+    assert sweeps.read_sweep(folder) is None
 
 
 def without_names(record: SweepRecord) -> list[SweepTrial]:
