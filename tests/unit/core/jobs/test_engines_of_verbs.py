@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -185,7 +186,12 @@ def test_a_text_is_not_divided(workspace: Workspace) -> None:
         synthesize.run(SynthesizeOptions(text="a", engine="processes"), workspace, Recorder())
 
 
-def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Path) -> None:
+def refuse_source(source: str, *_arguments: object) -> NoReturn:
+    pytest.fail(f"the source {source} is opened again")
+
+
+def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     here = prepared(tmp_path / "here", 70, variants=0)
     workspace = demo_workspace(tmp_path / "there")
 
@@ -197,6 +203,8 @@ def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Pa
     with pytest.raises(UserError, match="'amharic-demo' is not written yet"):
         step("1/2")
     step("import")
+    # Neither the shards nor the merge read the source again: it may be a download.
+    monkeypatch.setattr(prepare.dataset_source, "open_source", refuse_source)
     assert step("2/2")["clips"] == 32  # of batches of 32, 32 and 6 clips
     with pytest.raises(UserError, match=r"1 of 2 shards have no completion list in .*: 1\."):
         step("merge/2")
