@@ -268,3 +268,7 @@ def test_a_killed_sweep_ends_with_the_ranking_of_one_that_was_not(tmp_path: Path
     assert without_names(killed) == without_names(whole)
     assert [trial.changes["row_lr"] for trial in sweeps.rank(whole, options())] == [0.3, 0.1, 0.001]
     assert [trial.status for trial in whole.trials] == ["finished", "finished", "pruned"]
+
+    # Without its record it finds its trials again, as the hint about a damaged record promises.
+    (world.runs / "whole" / sweeps.SWEEP).unlink()
+    assert swept(world, "whole", (), monkeypatch) == whole
