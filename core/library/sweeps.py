@@ -33,6 +33,7 @@ SWEEP = "sweep.json"  # file in the folder of a sweep
 TrialStatus = Literal["waiting", "running", "finished", "pruned", "stopped", "failed"]
 _MAX_TRIALS = 200
 _OPTUNA_TRIALS = 10
+_OPTUNA_STARTUP = 3  # One of so many trials is random, before TPE has results to learn from.
 _FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # Each learning rate is tried times these.
 _SHARE = 10  # a trial of the learning-rate search takes the steps divided by this
 _MIN_STEPS = 20  # A trial of the search has at least these.
@@ -189,20 +190,23 @@ def propose(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, An
 
 
 def _propose_by_optuna(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, Any]:
-    """The next proposal of Optuna's TPE sampler. The earlier ones are asked for again, so nothing needs to be stored:
-    with the same seed and the same results the sampler proposes the same.
-    """
+    """The next proposal of Optuna's TPE sampler; the same for the same seed and results, so a resume repeats it."""
     import optuna  # optional
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=options.seed))
+    # TPE needs finished trials. The default of ten random ones would be all trials of a short sweep.
+    startup_trials = max(2, (options.trials or _OPTUNA_TRIALS) // _OPTUNA_STARTUP)
+    sampler = optuna.samplers.TPESampler(seed=options.seed + len(trials), n_startup_trials=startup_trials)
+    study = optuna.create_study(sampler=sampler)
+
+    # The sampler learns from the values that each trial really had.
+    distributions = _distributions(options)
     for trial in trials:
-        asked = study.ask(_distributions(options))
-        if math.isfinite(trial.loss):
-            study.tell(asked, trial.loss)
-        else:
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
-    return dict(study.ask(_distributions(options)).params)
+        # JSON has no tuples.
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in trial.changes.items()}
+        outcome = {"value": trial.loss} if math.isfinite(trial.loss) else {"state": optuna.trial.TrialState.FAIL}
+        study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, **outcome))
+    return dict(study.ask(distributions).params)
 
 
 def _distributions(options: SweepOptions) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -147,22 +149,40 @@ def test_the_best_at_the_edge_and_a_chance_difference_are_said() -> None:
     assert sweeps.recommend(SweepRecord(3, rising), chosen).startswith("No trial lowered the held-out loss")
 
 
+def optuna_trials(chosen: SweepOptions, losses: Sequence[float]) -> list[SweepTrial]:
+    """The trials of a search whose runs end with `losses`, read again from JSON before each proposal."""
+    trials: list[SweepTrial] = []
+    for loss in losses:
+        changes = json.loads(json.dumps(sweeps.propose(chosen, trials)))
+        trials.append(SweepTrial("", changes, "finished", "", 1, {1: loss}))
+    return trials
+
+
 def test_optuna_proposes_the_same_after_a_resume() -> None:
     pytest.importorskip("optuna", reason="optuna is optional: pip install optuna")
     chosen = options(search="optuna", trials=4,
                      vary="adapter_lr: 0.0001, 0.01; adapter_rank: 4, 16; scope: rows, gated")
     assert sweeps.check_sweep(chosen) == 4
+    trials = optuna_trials(chosen, (0, 1, 2, 3))
+    assert trials == optuna_trials(chosen, (0, 1, 2, 3))
+    assert len({str(trial.changes) for trial in trials}) > 1
+    assert all(0.0001 <= trial.changes["adapter_lr"] <= 0.01 for trial in trials)
 
-    def proposals() -> Iterator[SweepTrial]:
-        trials: list[SweepTrial] = []
-        for index in range(4):
-            trials.append(SweepTrial("", sweeps.propose(chosen, trials), "finished", "", 1, {1: float(index)}))
-            yield trials[-1]
 
-    first = [trial.changes for trial in proposals()]
-    assert first == [trial.changes for trial in proposals()]
-    assert len({str(changes) for changes in first}) > 1
-    assert all(0.0001 <= changes["adapter_lr"] <= 0.01 for changes in first)
+def test_optuna_proposes_values_near_those_with_a_low_loss() -> None:
+    pytest.importorskip("optuna", reason="optuna is optional: pip install optuna")
+    rates = (0.0001, 0.0002, 0.0005, 0.002, 0.005, 0.01)
+
+    def mean_proposal(losses: Sequence[float]) -> float:
+        """The geometric mean of the learning rates proposed with ten seeds."""
+        trials = [SweepTrial("", {"adapter_lr": rate}, "finished", "", 1, {1: loss})
+                  for rate, loss in zip(rates, losses, strict=True)]
+        return statistics.geometric_mean(
+            sweeps.propose(options(search="optuna", vary="adapter_lr: 0.0001, 0.01", seed=seed), trials)["adapter_lr"]
+            for seed in range(10))
+
+    assert mean_proposal((1, 2, 3, 4, 5, math.nan)) < 0.0005
+    assert mean_proposal((math.nan, 5, 4, 3, 2, 1)) > 0.002
 
 
 def test_optuna_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
