@@ -442,7 +442,7 @@ class _Process:
 def _visible_gpu(gpu: str | None) -> Iterator[None]:
     """Context in which a process is started that sees this GPU alone; None: all that this one sees."""
     name = "CUDA_VISIBLE_DEVICES"
-    before = os.environ.get(name)
+    previous_value = os.environ.get(name)
     if gpu is not None:
         os.environ[name] = gpu
     try:
@@ -450,7 +450,7 @@ def _visible_gpu(gpu: str | None) -> Iterator[None]:
     finally:
         if gpu is not None:
             os.environ.pop(name)
-            os.environ |= {} if before is None else {name: before}
+            os.environ |= {} if previous_value is None else {name: previous_value}
 
 
 def _serve_batches(pipe: connection.Connection, setup: _Setup, driver: int) -> None:
