@@ -11,9 +11,9 @@ import importlib.util
 import math
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,7 +58,7 @@ class SweepTrial:
     change: Estimate | None = None  # The change of the loss since step 0, paired by clip.
     learning: Learning = Learning.NOT_MEASURED
     outcome: str = ""
-    errors: tuple[float, ...] = ()  # CER of each sentence at `step`
+    errors: dict[str, float] = field(default_factory=dict)  # CER at `step`, by language and sentence
 
     @property
     def loss(self) -> float:
@@ -69,7 +69,7 @@ class SweepTrial:
     @property
     def cer(self) -> Estimate | None:
         """The mean CER of the sentences; None for fewer than two."""
-        return Estimate.from_values(self.errors) if len(self.errors) > 1 else None
+        return Estimate.from_values(list(self.errors.values())) if len(self.errors) > 1 else None
 
     @property
     def description(self) -> str:
@@ -131,7 +131,7 @@ def check_sweep(options: SweepOptions) -> int:
         raise UserError(f"The grid has {combinations} combinations; a sweep has at most {_MAX_TRIALS} trials.",
                         "Vary fewer values, or set `trials`.")
     # Each combination is checked before the first run begins.
-    for changes in grid_changes(options)[:count]:
+    for changes in islice(grid_changes(options), count):
         trial_options(options, changes)
     return count
 
@@ -163,10 +163,11 @@ def varied_values(options: SweepOptions) -> dict[str, tuple[Any, ...]]:
     return result
 
 
-def grid_changes(options: SweepOptions) -> list[dict[str, Any]]:
-    """Each combination of the varied values; the last option changes first."""
+def grid_changes(options: SweepOptions) -> Iterator[dict[str, Any]]:
+    """Each combination of the varied values; the last option changes first. There may be billions of them."""
     values = varied_values(options)
-    return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
+    for combination in product(*values.values()):
+        yield dict(zip(values, combination, strict=True))
 
 
 def learning_rate_changes(options: SweepOptions) -> list[dict[str, Any]]:
@@ -185,7 +186,7 @@ def propose(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, An
     if options.search == "learning_rate":
         return learning_rate_changes(options)[len(trials)]
     if options.search == "grid":
-        return grid_changes(options)[len(trials)]
+        return next(islice(grid_changes(options), len(trials), None))
     return _propose_by_optuna(options, trials)
 
 
@@ -277,7 +278,7 @@ def measure(trial: SweepTrial, state: JobState | None, earlier: Sequence[SweepTr
     pruned_step, bound = prune_point(losses, [other.losses for other in earlier], total_steps) if prune else (0, 0.0)
     if pruned_step:
         kept = {step: loss for step, loss in losses.items() if step <= pruned_step}
-        return replace(trial, status="pruned", step=pruned_step, losses=kept, errors=(), change=None,
+        return replace(trial, status="pruned", step=pruned_step, losses=kept, errors={}, change=None,
                        message=f"Its held-out loss {losses[pruned_step]:.3f} at step {pruned_step} is above "
                                f"{bound:.3f}, the median of the earlier trials.")
     trial = replace(trial, losses=losses, step=max(losses, default=0), message=state.message)
@@ -313,7 +314,8 @@ def _measure_finished(trial: SweepTrial, state: JobState) -> SweepTrial:
     # A resume that repeats an evaluation emits its samples again.
     samples: dict[str, SampleGenerated] = {sample.path: sample for sample in state.samples
                                            if sample.step == step and sample.language in languages}
-    errors = tuple(sample.error for _, sample in sorted(samples.items()) if sample.error is not None)
+    errors = {f"{sample.language}: {sample.text}": sample.error for _, sample in sorted(samples.items())
+              if sample.error is not None}
     return replace(trial, status="finished", step=step, message="", errors=errors, learning=report.learning,
                    outcome=learning.describe_report(report), change=changes[0] if len(changes) == 1 else None)
 
@@ -337,8 +339,10 @@ def rank(record: SweepRecord, options: SweepOptions) -> list[SweepTrial]:
 
 
 def difference(best: SweepTrial, trial: SweepTrial) -> Estimate | None:
-    """The CER of `trial` minus that of `best`, paired by sentence; None where the sentences differ or are too few."""
-    return learning.paired_change(best.errors, trial.errors) if len(best.errors) > 1 else None
+    """The CER of `trial` minus that of `best`, paired by sentence; None if the sentences differ or are too few."""
+    if len(best.errors) < 2 or best.errors.keys() != trial.errors.keys():
+        return None
+    return learning.paired_change(list(best.errors.values()), [trial.errors[sentence] for sentence in best.errors])
 
 
 def summary(trial: SweepTrial) -> str:
