@@ -345,7 +345,8 @@ def read_grid(path: str) -> dict[str, object]:
         for item in value:
             text = str(item)
             if not isinstance(item, str | int | float) or not text.strip() or any(sign in text for sign in ",;\n"):
-                raise UserError(f"{path} varies {name!r} with {item!r}; a varied value must be a number, true, false "
+                shown = "null" if item is None else repr(item)
+                raise UserError(f"{path} varies {name!r} with {shown}; a varied value must be a number, true, false "
                                 "or a text without comma, semicolon and line break.",
                                 "Leave it out of the list, and start a training with it.")
         varied.append(f"{name}: {', '.join(map(str, value))}")

@@ -108,7 +108,7 @@ def test_a_list_in_a_grid_file_is_varied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("values", "shown"), [
-    ("adapter_rank_mlp: [null, 8]", "'adapter_rank_mlp' with None"),
+    ("adapter_rank_mlp: [null, 8]", "'adapter_rank_mlp' with null"),
     ("init_from: ['run:a,b', 'run:c']", "'init_from' with 'run:a,b'"),
     ("init_from: ['', 'run:c']", "'init_from' with ''"),
     ("replay_datasets: [[one, two], [three]]", r"'replay_datasets' with \['one', 'two'\]"),
