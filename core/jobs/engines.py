@@ -537,7 +537,7 @@ class _RayActors:
         }
         self._actors: dict[int, Any] = {}
         self._starting: dict[int, tuple[Any, float]] = {}  # The pending answers of new actors, and when they began.
-        self._loading: dict[int, Any] = {}  # The pending answers of actors that load.
+        self._first_batches: dict[int, Sequence[Any]] = {}  # They wait for actors that load.
         self._running: dict[Any, int] = {}
         reporter.emit(Plan((f"Ray {self._ray.__version__}: {pluralize(self.workers, 'worker')}, "
                             f"{cores:g} cores, {gpus:g} GPUs.",)))
@@ -560,8 +560,11 @@ class _RayActors:
         if worker not in self._actors:
             self._actors[worker] = self._actor_class.options(**self._options).remote(self._setup)
             self._starting[worker] = self._actors[worker].ping.remote(), time.monotonic()
-            self._loading[worker] = self._actors[worker].load.remote()
-        self._running[self._actors[worker].work.remote(batch)] = worker
+            # An actor that dies at once in its batch may take the answer of its loading with it, so the batch waits.
+            self._first_batches[worker] = batch
+            self._running[self._actors[worker].load.remote()] = worker
+        else:
+            self._running[self._actors[worker].work.remote(batch)] = worker
 
     def wait(self) -> Sequence[tuple[int, _Message]]:
         self._check_starts()
@@ -569,17 +572,18 @@ class _RayActors:
         messages: list[tuple[int, _Message]] = []
         for reference in ready:
             worker = self._running.pop(reference)
-            loading = self._loading.get(worker)
+            first_batch = self._first_batches.pop(worker, None)
             try:
-                if loading is not None:
-                    self._ray.get(loading)
-                    del self._loading[worker]
-                messages.append((worker, self._ray.get(reference)))
+                answer = self._ray.get(reference)
             except self._death_errors as error:
                 reason = " ".join(str(error).split())[:200]
-                messages.append((worker, _Death(f"its Ray actor died ({reason})", worker in self._loading)))
-                self._loading.pop(worker, None)
+                messages.append((worker, _Death(f"its Ray actor died ({reason})", first_batch is not None)))
                 del self._actors[worker]
+                continue
+            if first_batch is not None:
+                self._running[self._actors[worker].work.remote(first_batch)] = worker
+            else:
+                messages.append((worker, answer))
         return messages
 
     def _check_starts(self) -> None:
