@@ -20,7 +20,6 @@ from core import align, prepare, segment, transcribe
 from core.dataset import cutting, reference_text
 from core.dataset.cutting import LongRecording, RecordingCutter
 from core.dataset.reference_text import read_reference, spell_sentences, split_words
-from core.jobs import engines
 from core.jobs.engines import HERE, Engine
 from core.jobs.reporter import StopRequested
 from core.library.segments import TABLE, SegmentClip, Segments
@@ -339,9 +338,7 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
 @pytest.mark.parametrize(("engine", "is_killed", "reason"), [
     (HERE, False, "The disk is full"), (Engine("processes", 1), True, "killed by signal 9")])
 def test_files_of_a_recording_that_could_not_be_cut_are_deleted(tmp_path: Path, workspace: Workspace, engine: Engine,
-                                                                is_killed: bool, reason: str,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_RETRIES", 0)
+                                                                is_killed: bool, reason: str) -> None:
     recordings = []
     for name in ("good", "bad"):
         path = write_clip(tmp_path / f"{name}.wav", 2.0)
