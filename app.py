@@ -87,20 +87,21 @@ def direct_connections(proxied: bool = False) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until interrupted; the exit code."""
-    given = build_parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
-        auth = sign_in(given.host, given.share, given.auth, given.no_password)
-        port = usable_port(given.host, given.port)
-        workspace = Workspace.open(given.workspace)
+        auth = sign_in(options.host, options.share, options.auth, options.no_password)
+        port = usable_port(options.host, options.port)
+        workspace = Workspace.open(options.workspace)
         board = JobBoard(workspace)
-        idle = IdleCommand(given.when_idle, IDLE_COUNTDOWN_S, lambda: bool(board.queue()), _say) if given.when_idle \
-            else None
-        confinement.limit(workspace.path, given.sources)
+        idle = None
+        if options.when_idle:
+            idle = IdleCommand(options.when_idle, IDLE_COUNTDOWN_S, lambda: bool(board.queue()), _say)
+        confinement.limit(workspace.path, options.sources)
     except UserError as error:
         sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    return serve(board, given, port, auth, idle)
+    return serve(board, options, port, auth, idle)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -155,7 +156,7 @@ def sign_in(host: str, share: bool, auth: str | None, no_password: bool) -> tupl
     return None
 
 
-def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str, str] | None,
+def serve(board: JobBoard, options: argparse.Namespace, port: int, auth: tuple[str, str] | None,
           idle: IdleCommand | None) -> int:
     """Build the page and serve it until interrupted."""
     gc.disable()  # a start keeps nearly all that it builds, and looking through it took 0.4 of 2.8 s on two cores
@@ -169,32 +170,35 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     web_surface.remove_old_uploads(uploads)
     try:
-        access = web_surface.access(given.host, port, given.allow_host, given.share, os.environ, given.root_path)
+        access = web_surface.access(options.host, port, options.allow_host, options.share, os.environ,
+                                    options.root_path)
     except UserError as error:
         sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2
+
+    # The list is filled later, by a check in a separate process.
     findings: list[MachineCheck] = []
-    restart = RestartOffer(workspace, board.states()) if given.resume_after >= 0 else None
+    restart = RestartOffer(workspace, board.states()) if options.resume_after >= 0 else None
     blocks = layout.build(workspace, restart, idle, findings, board)
 
     def announced() -> tuple[object, ...]:
-        left = [one.seconds_left() for one in (restart, idle) if one]
-        return (len(findings), *(None if seconds is None else int(seconds) for seconds in left))
+        countdowns = [offer.seconds_left() for offer in (restart, idle) if offer]
+        return (len(findings), *(None if seconds is None else int(seconds) for seconds in countdowns))
 
     guarded = web_surface.GuardedApp(access, media.routes(workspace, announced, board, EXAMPLES), uploads,
-                                     None if given.max_upload is None else int(given.max_upload * 1e9))
+                                     None if options.max_upload is None else int(options.max_upload * 1e9))
     try:
-        with direct_connections(proxied=given.share):
+        with direct_connections(proxied=options.share):
             blocks.launch(
-                _app=guarded, server_name=given.host, server_port=port, auth=auth, share=given.share,
-                inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
+                _app=guarded, server_name=options.host, server_port=port, auth=auth, share=options.share,
+                inbrowser=options.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
                 footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
                 allowed_paths=[], state_session_capacity=web_surface.SESSIONS,
-                theme=layout.build_theme(), head=layout.head(), root_path=given.root_path,
+                theme=layout.build_theme(), head=layout.head(), root_path=options.root_path,
                 _frontend=False,  # else it asks for its own page, and ends if a busy machine takes three seconds
             )
     except OSError as error:
-        sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
+        sys.stderr.write(f"The page could not be served on {options.host}:{port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 chooses a free one.\n")
         return 1
     finally:
@@ -202,23 +206,28 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         gc.enable()
     # No listener uses Gradio's queue, which it looks into every millisecond: 4% of a core (6.31).
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = 1.0
-    others = locks.running_apps(workspace)
-    presence = locks.register_app(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
+
+    # From here on the page answers; the terminal tells where, and what happens without a person.
+    other_apps = locks.running_apps(workspace)
+    presence = locks.register_app(workspace, max(0.0, 60 * options.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
-    if others:
-        where = ", ".join(locks.app_addresses(others))
-        sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {where}. All show the same jobs.\n")
+    if other_apps:
+        addresses = ", ".join(locks.app_addresses(other_apps))
+        sys.stdout.write(f"This workspace is also open in {len(other_apps)} other apps: {addresses}. All show the same "
+                         "jobs.\n")
     platform = detect_platform(port)
     if platform:
-        _say(address_line(platform, given.host))
+        _say(address_line(platform, options.host))
     if restart and restart.interrupted.jobs:
         names = ", ".join(state.id for state in restart.interrupted.jobs)
-        _say(f"Alive when the machine went down: {names}. Resumed in {given.resume_after:.0f} s, unless the page ends "
-             "the countdown.")
-        restart.begin(given.resume_after)
+        _say(f"Alive when the machine went down: {names}. Resumed in {options.resume_after:.0f} s, unless the page "
+             "ends the countdown.")
+        restart.begin(options.resume_after)
     for state, reason in restart.interrupted.withheld if restart else ():
         _say(f"{state.id} is not resumed automatically: {reason}")
-    if not given.no_check:
+
+    # The check of the machine takes seconds, so it begins after the page is up.
+    if not options.no_check:
         check = threading.Timer(_CHECK_DELAY_S, check_machine, (workspace, findings))
         check.daemon = True
         check.start()
@@ -237,24 +246,24 @@ def check_machine(workspace: Workspace, findings: list[MachineCheck]) -> None:
     It runs in a process of its own: it may load torch, which this one must not.
     """
     command = [sys.executable, "-m", "scripts.doctor", "--start", "--json", "--workspace", str(workspace.path)]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     try:
-        rows = json.loads(done.stdout.splitlines()[-1])["checks"]
+        rows = json.loads(process.stdout.splitlines()[-1])["checks"]
     except (IndexError, ValueError, KeyError):
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         rows = [{"name": "Check of the machine", "result": "warn", "found": lines[-1], "hint": "Run make doctor."}]
-    found = [MachineCheck(**row) for row in rows if row["result"] != "ok"]
-    for one in found:
-        _say(f"{one.name}: {one.found}\n  {one.hint}")
-    findings.extend(found)
+    checks = [MachineCheck(**row) for row in rows if row["result"] != "ok"]
+    for check in checks:
+        _say(f"{check.name}: {check.found}\n  {check.hint}")
+    findings.extend(checks)
 
 
 def address_line(platform: Platform, host: str) -> str:
     """Where a browser finds the page on a rented machine, and what differs there."""
-    where = f"{platform.name}: open {platform.address}" if platform.address else f"{platform.name}."
+    line = f"{platform.name}: open {platform.address}" if platform.address else f"{platform.name}."
     closed = (f"\nIts proxy cannot reach {host}: start the app with --host 0.0.0.0 and a sign-in ({PASSWORD_VARIABLE})."
               if platform.listens_on_all and host in LOOPBACK else "")
-    return f"{where}\n{platform.note}{closed}"
+    return f"{line}\n{platform.note}{closed}"
 
 
 def _say(line: str) -> None:

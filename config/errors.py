@@ -39,8 +39,8 @@ class UserError(Exception):
     def rename(self, names: Mapping[str, str]) -> None:
         """Replace names in the message and the hint, such as paths that the user did not give."""
         message, hint = self.message, self.hint
-        for name, shown in names.items():
-            message, hint = message.replace(name, shown), hint.replace(name, shown)
+        for name, replacement in names.items():
+            message, hint = message.replace(name, replacement), hint.replace(name, replacement)
         self.message, self.hint, self.args = message, hint, (message, *self.args[1:])
 
 

@@ -55,7 +55,7 @@ def _number(value: object) -> object:
 
 def _schedule(value: object) -> object:
     name = str(value).lower()
-    return next((one for one in ("cosine", "linear", "constant") if one in name), None)
+    return next((schedule for schedule in ("cosine", "linear", "constant") if schedule in name), None)
 
 
 def _optimizer(value: object) -> object:
@@ -159,11 +159,11 @@ def is_foreign(values: object) -> bool:
         return False
     names = [key.rpartition(".")[2] for key, _ in _leaves(values)]
     nested = any(isinstance(value, Mapping) and key in _SECTIONS for key, value in values.items())
-    ours = {"verb", "options", "preset"} & set(map(str, values))
-    known = sum(name in _OPTIONS or name in _SENTENCES for name in names)
+    own_keys = {"verb", "options", "preset"} & set(map(str, values))
+    known_count = sum(name in _OPTIONS or name in _SENTENCES for name in names)
     own_names = {option for option, *_ in _OPTIONS.values()}
     typical = any(name in _SENTENCES or (name in _OPTIONS and name not in own_names) for name in names)
-    return not ours and typical and known >= _KNOWN_AT_LEAST and (nested or known == len(names))
+    return not own_keys and typical and known_count >= _KNOWN_AT_LEAST and (nested or known_count == len(names))
 
 
 def read(path: Path) -> Translation:
@@ -218,9 +218,9 @@ def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str
 def table(translation: Translation) -> list[str]:
     """A line for each key: the key and its value there, and the option or the sentence here."""
     lines = []
-    for one in translation.keys:
-        value = str(one.value) if len(str(one.value)) <= 40 else f"{str(one.value)[:37]}..."
-        here = f"{one.option}: {translation.options[one.option]}" if one.option else ""
-        lines.append(f"  {one.key}: {value}\n      -> {' (' .join(filter(None, (here, one.here)))}"
-                     f"{')' if here and one.here else ''}")
+    for entry in translation.keys:
+        value = str(entry.value) if len(str(entry.value)) <= 40 else f"{str(entry.value)[:37]}..."
+        option = f"{entry.option}: {translation.options[entry.option]}" if entry.option else ""
+        lines.append(f"  {entry.key}: {value}\n      -> {' (' .join(filter(None, (option, entry.here)))}"
+                     f"{')' if option and entry.here else ''}")
     return lines

@@ -71,12 +71,12 @@ def code_of(language: str) -> str:
 
     A code means itself, even if it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
     """
-    wanted = language.strip().lower()
-    if wanted in NAMES or wanted in _registry():
-        return wanted
-    usual = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
-    usual = usual or next((code for code, names in NATIVE_NAMES.items() if wanted in map(str.lower, names)), "")
-    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
+    name = language.strip().lower()
+    if name in NAMES or name in _registry():
+        return name
+    usual = next((code for code, english_name in NAMES.items() if english_name.lower() == name), "")
+    usual = usual or next((code for code, names in NATIVE_NAMES.items() if name in map(str.lower, names)), "")
+    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == name), "")
 
 
 def language_title(code: str) -> str:
@@ -85,23 +85,27 @@ def language_title(code: str) -> str:
     return f"{' · '.join(names)} ({code})"
 
 
-def find_languages(text: str, most: int = 8) -> list[str]:
+def find_languages(text: str, limit: int = 8) -> list[str]:
     """Codes of the languages of ISO 639 whose code or one of whose names is like `text`, the most alike first."""
     from rapidfuzz import fuzz
 
-    wanted = _plain(text)
-    if len(wanted) < 2:
+    query = _plain(text)
+    if len(query) < 2:
         return []
-    found: dict[str, float] = {}
+    likenesses: dict[str, float] = {}
     for code, names in _plain_names().items():
-        likeness = 101.0 if wanted in (code, *names) else 0.0
+        likeness = 101.0 if query in (code, *names) else 0.0
         for name in names if not likeness else ():
-            likeness = max(likeness, 99.0 if name.startswith(wanted) else 90.0 if f" {wanted}" in name else
-                           fuzz.ratio(wanted, name, score_cutoff=_ALIKE_NAMES))
+            likeness = max(likeness, 99.0 if name.startswith(query) else 90.0 if f" {query}" in name else
+                           fuzz.ratio(query, name, score_cutoff=_ALIKE_NAMES))
         if likeness:
-            found[code] = likeness
-    return sorted(found, key=lambda code: (-found[code], code not in NAMES, code not in NATIVE_NAMES, len(code), code)
-                  )[:most]
+            likenesses[code] = likeness
+
+    def rank(code: str) -> tuple[float, bool, bool, int, str]:
+        return -likenesses[code], code not in NAMES, code not in NATIVE_NAMES, len(code), code
+
+    # Of equally alike names, those of languages with a name in the lists of this module come first.
+    return sorted(likenesses, key=rank)[:limit]
 
 
 @cache

@@ -180,6 +180,7 @@ def _read_texts(options: AlignOptions, text_path: Path | None, recordings: list[
         else:
             without.append(recording.name)
 
+    # Some recordings may lack a text, but not all.
     if not texts:
         raise UserError(f"No recording in {root} has a text beside it.",
                         "Give the text (--text FILE), or put a text or subtitles of the same name beside each "

@@ -48,6 +48,8 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     if len(dataset.card.languages) > 1:
         raise UserError(f"The dataset {options.dataset!r} holds several languages ({language}); tokenizers are "
                         "compared on one.", "Choose a dataset of one language.")
+
+    # The texts are read as a tokenizer of this language would read them.
     rules, rules_from = _rules(options, workspace, base, language, reporter)
     normaliser = normaliser_for(base, dataset, language)
     reader = base.extended(language, normaliser, [], [], rules)
@@ -73,6 +75,8 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
             check_stop(reporter, "Stopped before the comparison was written.")
         if not options.byte_fallback and (reason := why_no_bytes(base, texts)):
             excluded.append(reason)
+
+    # The recommended candidate must leave the tokens of the base languages as they are.
     recommendation = recommend([item.candidate for item in built], limit)
     chosen = next(item for item in built if item.candidate.name == recommendation.name)
 
@@ -107,6 +111,8 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     if still_rare:
         reporter.emit(WarningRaised(f"Characters that stay too rare with these sentences, {len(still_rare)}: "
                                     f"{' '.join(still_rare[:30])}."))
+
+    # The result has the numbers of the recommended candidate alone; the file has those of all.
     best = chosen.candidate
     return {
         "dataset": options.dataset, "language": language, "candidates": len(built), "recommended": best.name,
@@ -135,7 +141,11 @@ def _rules(options: CompareTokenizersOptions, workspace: Workspace, base: FrontE
 def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, str]]:
     """Distinct sentences of the given text, each as it is written and as the model reads it."""
     ends = reader.sentence_ends(language)
-    pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
-              for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language)]
+    pieces: list[str] = []
+    for line in pasted_text.read_lines(path):
+        for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language):
+            pieces.append(piece.text.strip(_SPACES))
+
+    # A sentence that is given twice would weigh twice in the averages.
     readings = [(text, reader.normalise(text, language)) for text in dict.fromkeys(pieces) if text]
     return [(text, normal) for text, normal in readings if normal]

@@ -40,7 +40,11 @@ def setup_device(choice: str) -> torch.device:
 
 def trim_memory() -> None:
     """Hand freed memory of the heap back to the system, which glibc else keeps for the next time."""
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    # musl, the library of Alpine, has no malloc_trim.
+    if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
 
 

@@ -315,12 +315,15 @@ def notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
     if case.matching.prefix:
         notes.append(f"Every name begins with {case.matching.prefix!r}; programs that read the published names need "
                      "it removed.")
+
+    # Other names of tensors matter to programs that read the published ones.
     renamed = case.matching.renamed
     if renamed:
         name, other_name = next(iter(renamed.items()))
         notes.append(f"{len(renamed)} tensors have other names there and were matched by their values "
                      f"({name} is {other_name}).")
 
+    # A file may hold more than the weights that were examined.
     if case.matching.adapters:
         notes.append("It holds adapters beside the weights, which were not merged and were not examined.")
     other_sets = case.matching.others
@@ -473,6 +476,7 @@ def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, dr
     restorable, obstacle = can_restore(findings, tokenizer, embedding)
     problem, facts = _base_problem(languages, findings, tokenizer, drift)
 
+    # The level is the worse one of the base's and the new rows'.
     level, headline = _PROBLEMS[problem]
     headline = headline.format(facts)
     new_problem, new_facts = _new_rows_problem(findings, embedding)
@@ -483,6 +487,7 @@ def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, dr
     if tokenizer is not None and not tokenizer.fits:
         level = "bad"
 
+    # The advice is the first that applies, from a full remedy to none.
     unreadable = any(finding.state in ("broken", "missing", "misshapen") for finding in findings)
     if restorable:
         advice = "restore"
@@ -549,6 +554,8 @@ def can_restore(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | Non
     if other_changed:
         return False, (f"{len(other_changed)} other tensors changed as well ({other_changed[0].name}, ...). The new "
                        "rows learned beside them and would not work with those of the base.")
+
+    # New rows are worth keeping only if they are complete and were trained.
     broken = [finding for finding in new if finding.state == "broken"]
     if broken:
         return False, f"The new rows of {broken[0].name} hold values that are no numbers."
@@ -588,6 +595,7 @@ def _base_problem(languages: Languages, findings: Sequence[TensorFinding], token
     if languages != "lost":
         return languages, ""
 
+    # The base languages are lost; the clearest cause is named.
     if _fewer_rows(findings):
         return "fewer rows", ""
     base = [finding for finding in findings if finding.part not in (NEW_ROWS, UNUSED)]

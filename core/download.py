@@ -167,6 +167,8 @@ def _copy_pack(entry: CatalogEntry, workspace: Workspace, reporter: Reporter) ->
     absent = [str(pack / name) for name in sums if not (pack / name).is_file()]
     if absent:
         raise UserError(f"Files of the built-in model are missing: {', '.join(absent)}.", RESTORE_HINT)
+
+    # Progress counts bytes, whether they are copied or only checked.
     files = {name: ExpectedFile((pack / name).stat().st_size, digest) for name, digest in sums.items()}
     total, done_bytes = sum(file.size for file in files.values()), 0
     disk_hint = f"The model needs {total / 1e6:.0f} MB. Free some disk space, then continue."
@@ -177,6 +179,7 @@ def _copy_pack(entry: CatalogEntry, workspace: Workspace, reporter: Reporter) ->
         reporter.emit(Progress(done_bytes, total, "bytes", name))
         check_stop(reporter, "Stopped before the model was whole; nothing half-written is left.")
 
+    # A model that exists is checked file by file, and only damaged files are replaced.
     outcome = "already there, verified"
     if not target.is_dir():
         with stage(reporter, "copy"), atomic_directory(target, disk_hint) as folder:

@@ -94,7 +94,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         records.check_export_files(target)
         if hash_file(target / EXPORT_SUMS) == note.read_text(encoding="utf-8"):
             proof = certificate.read(target / CERTIFICATE)
-            if (result := verification.verify_export(workspace, target)).outcome.of_other_files:
+            result = verification.verify_export(workspace, target)
+            if result.outcome.of_other_files:
                 raise UserError(result.describe(), EXPORT_AGAIN_HINT)
             return _result(target, records.read_export_record(target), proof, _overridden(proof, options))
     run_ref = catalog.require_run(options.run)

@@ -37,6 +37,8 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     if count == 0:
         raise UserError(f"The tokenizer {options.tokenizer!r} adds no token to {options.model}.",
                         "Train it on another language.")
+
+    # Each text table of the model gets a new row for each new token.
     with stage(reporter, "new rows"):
         tables = {rows_name(table): whole_table(base.lm.module, table) for table in base.lm.text_tables}
         of_languages = rows_name(base.lm.language_table)
@@ -81,15 +83,19 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
                                     f"mean: {listed}"))
     check_stop(reporter)
 
+    # The same extension may be made again; another one of this name is refused.
     target, state = resolve_inside(workspace.extensions, options.extension), "already there"
     if not target.exists():
         state = "written"
         with atomic_directory(target) as folder:
             write_extension(folder, record, front_end, start.rows)
             write_earlier_trainings(folder, base)
-    elif (existing := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
-        raise UserError(f"There already is another extension named {options.extension!r}: "
-                        f"{_difference(existing, record)}.", "Choose another extension name.")
+    else:
+        existing = records.read_record(target / records.EXTENSION, ExtensionRecord)
+        if existing != record:
+            raise UserError(f"There already is another extension named {options.extension!r}: "
+                            f"{_difference(existing, record)}.", "Choose another extension name.")
+
     # The written files must load as what was computed, with no row of the base changed.
     with stage(reporter, "read back"):
         back = load_extension(workspace, options.extension, torch.device("cpu"))

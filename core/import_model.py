@@ -90,6 +90,7 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
     if pinned_names(reporter.directory).get(CHOICE) != step:
         set_choice(reporter.directory, str(step))
 
+    # The plan says what the doctor thinks of the model, and how to go on with it.
     for note in imported.notes:
         reporter.emit(WarningRaised(note))
     new = imported.front_end.size - imported.front_end.prefix_size

@@ -124,7 +124,8 @@ def detect_platform(port: int, environment: Mapping[str, str] = os.environ) -> P
     documentation, Colab's of google.colab.output, a Space's of the hub's documentation.
     """
     host = environment.get("LIGHTNING_CLOUDSPACE_HOST", "")
-    if not host and (space := environment.get("LIGHTNING_CLOUD_SPACE_ID")):
+    space = environment.get("LIGHTNING_CLOUD_SPACE_ID")
+    if not host and space:
         host = f"{space}.cloudspaces.litng.ai"
     if host:
         return Platform("Lightning studio", f"https://{port}-{host}",

@@ -155,12 +155,15 @@ def check_hardware(hardware: Mapping[str, Any], has_device_file: bool, driver_cu
         span = " to ".join(".".join(map(str, version)) for version in (OLDEST_TORCH, NEWEST_TORCH))
         return MachineCheck("Torch", "warn", f"{versions}; tried are {span}", _INSTALL)
 
+    # A GPU without kernels fails only at its first operation, after the job has begun.
     unsupported = [device for device in hardware["accelerators"]
                    if not has_kernels(device["capability"], hardware["architectures"])]
     if unsupported:
         names = ", ".join(f"{device['name']} (compute capability {device['capability']})" for device in unsupported)
         return MachineCheck("Torch", "fail", f"{versions}, built for {', '.join(hardware['architectures'])}, has no "
                                              f"kernels for {names}", _OTHER_CUDA)
+
+    # From here on, each device that torch sees can be used.
     devices = [
         f"{device['name']}, compute capability {device['capability']}, {device['memory_gib']} GiB, "
         f"bfloat16 {'in hardware' if device['bfloat16'] else 'missing (float32 is used)'}"
@@ -290,6 +293,8 @@ def check_token(hub: Hub, models: Sequence[str] = ()) -> MachineCheck:
     make = f"make one at {hub.address}/settings/tokens, then: export HF_TOKEN=hf_..."
     if hub.token is None and not models:
         return MachineCheck("Hub token", "ok", "HF_TOKEN is not set: public repositories only")
+
+    # Each refusal of the hub has a remedy of its own.
     api = HfApi(endpoint=hub.endpoint, token=hub.token or False)
     try:
         bound_answers()

@@ -88,6 +88,8 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
         if total + SPARE_BYTES > workspace.free_bytes():
             raise UserError(f"The archive needs {size_text(total)}, and {size_text(workspace.free_bytes())} are free.",
                             "Free some disk space: Storage tab, or python -m scripts.storage.")
+
+        # Each byte is read twice: for its hash, and into the archive.
         progress = DownloadProgress(reporter, 2 * total, stopped=_STOPPED)
         files = []
         for _item, path in paths:
@@ -104,6 +106,7 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
                         f"{size_text(total)}.", *(f"Not packed: {name}. {how}" for name, how in not_packed.items())),
                        {"files": len(files), "bytes": total}))
 
+    # The archive takes its name when it is whole.
     target = reporter.directory / f"{main.name}.{main.kind}.tar"
     with stage(reporter, "pack"), atomic_path(target) as temporary, open(temporary, "wb") as archive:
         # The list comes first, so that a reader can refuse the archive before it unpacks it.

@@ -102,6 +102,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
     labels_of_texts = dataset_recogniser.encode_texts(texts, letters)
     labelled = [LabelledClip(clip.features, torch.tensor(labels))
                 for clip, labels in zip(training, labels_of_texts, strict=True)]
+    # CTC cannot learn from a clip that has more letters than frames.
     usable = [clip for clip in labelled if dataset_recogniser.fits(clip.labels, len(clip.features))]
     if not usable:
         raise UserError(f"The dataset {dataset.card.name!r} has no training clip that a recogniser could learn from: "
@@ -109,6 +110,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
                         "Give text rules that write out numbers (prepare --rules), or check texts and recordings.")
     left_out += len(labelled) - len(usable)
 
+    # Encoding counts against the budget of CPU time, too.
     with stage(reporter, "train recogniser"):
         seconds_left = max(1.0, budget - (time.process_time() - start))
         epochs = min(_MANY_EPOCHS, max(_FEW_EPOCHS, round(EPOCHS * (3600 / seconds) ** 0.5)))
@@ -127,10 +129,13 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
             scores.setdefault(clip.clip.language, []).append(score)
             rows.append(_row(clip, score))
             check_stop(reporter)
+
+        # Training clips are read without the language model, which has learned their texts.
         for clip in training:
             labels = greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy())
             rows.append(_row(clip, RecognitionScore.of(clip.letters, "".join(letters[label - 1] for label in labels))))
 
+    # An older recogniser of this dataset is replaced.
     folder = dataset.folder / dataset_recognisers.FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     with atomic_directory(folder) as temporary:

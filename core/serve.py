@@ -10,6 +10,7 @@ import errno
 import socket
 import threading
 import time
+from itertools import chain
 
 import uvicorn
 
@@ -80,7 +81,7 @@ class _Report:
 
     def count(self) -> int:
         """Requests that have ended."""
-        samples = [sample for metric in self._server.metrics.requests.collect() for sample in metric.samples]
+        samples = chain.from_iterable(metric.samples for metric in self._server.metrics.requests.collect())
         return round(sum(sample.value for sample in samples if sample.name.endswith("_total")))
 
     def emit_if_due(self) -> None:

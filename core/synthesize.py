@@ -41,6 +41,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     if options.engine != "here" and not options.file:
         raise UserError(f"The engine `{options.engine}` divides the lines of a file, and a text was given.",
                         "Give the text in a file (--file), or leave the engine out.")
+
+    # The plan tells how much is spoken, before anything is.
     engine = Engine.from_options(options, options.device, reporter)
     with stage(reporter, "load"):
         loaded = _load_synthesizer(model_cache or ModelCache(), options, workspace)
@@ -50,6 +52,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     plan = (f"{clip_count}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
             f"{loaded.precision}{'; already loaded' if loaded.cached else ''}.")
     reporter.emit(Plan((plan,), {"clips": len(texts), "chunks": count, "loaded": 0 if loaded.cached else 1}))
+
+    # Warn of what the listener would not expect: a failed certificate, controls without effect, text read otherwise.
     note = verification.spoken_note(workspace, options.voice_model)
     if note:
         reporter.emit(WarningRaised(note))
@@ -61,6 +65,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     for note in dict.fromkeys(notes):
         reporter.emit(WarningRaised(note))
 
+    # Texts are spoken in batches, here or by the workers of an engine.
     has_picture = len(texts) == 1
     worker = _SynthesisWorker(options, workspace, synthesizer, reporter, has_picture)
     load: Callable[[Reporter], _SynthesisWorker] = partial(_SynthesisWorker.load, options, workspace, has_picture)
@@ -74,6 +79,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     def stop_message() -> str:
         return f"Stopped on request after {pluralize(len(spoken_clips), 'clip')}; they are kept."
 
+    # Clips that are finished are kept, also when the job fails or is stopped.
     try:
         with stage(reporter, "speak"):
             for batch, batch_clips in run_batches(load, _SynthesisWorker.speak, batches, engine, reporter,
@@ -96,6 +102,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     recogniser = worker.load_recogniser()
     if options.archive:
         copy_file(reporter.directory / CLIPS_ARCHIVE, Path(options.archive))
+
+    # The error on recordings shows how well the recogniser itself understands the language.
     with stage(reporter, "score recordings"):
         recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
     scores = [clip.score for clip in spoken_clips if clip.score is not None]
@@ -166,18 +174,18 @@ class _SynthesisWorker:
         """The clips of texts with their numbers."""
         options, synthesizer, reporter, language = self.options, self.synthesizer, self.reporter, self.options.language
         model = synthesizer.model
-        written: list[tuple[int, str, SynthesizedClip]] = []
+        synthesized: list[tuple[int, str, SynthesizedClip]] = []
         streams = synthesizer.synthesize_batch([(language, text) for _, text in batch], options.sampling)
         for (index, text), chunks in zip(batch, streams, strict=True):
             stem = f"{index + 1:04d}" if options.file else "speech"
-            written.append((index, text, clips.write_clip(
+            synthesized.append((index, text, clips.write_clip(
                 chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index, text=text, language=language,
                 chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)))
 
         # The recogniser is loaded only now, so that the first clip can be played early.
         recogniser = self.load_recogniser()
         spoken_clips = []
-        for index, text, clip in written:
+        for index, text, clip in synthesized:
             reference = model.front_end.verbalize(text, language)
             score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
             picture = ""

@@ -7,6 +7,7 @@ text only. Characters that the base already has keep their ids. The same text gi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from config.errors import UserError
@@ -23,7 +24,7 @@ from core.workspace import Workspace, resolve_inside
 from data import manifest, normalisers
 from data.durable_files import atomic_directory
 from data.front_end import FrontEnd, name_characters, probe_sentences
-from data.manifest import HELD_OUT, SPLITS, PreparedDataset
+from data.manifest import HELD_OUT, SPLITS, TRAIN, PreparedDataset
 
 _PIECES_SUFFIX = ".pieces.json"
 # Sentences of each language of an earlier training, for the proof.
@@ -43,6 +44,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     dataset = manifest.load(workspace.dataset(options.dataset))
     rules = text_rules.for_languages(workspace, options.rules, dataset.card.languages)
 
+    # The front-end is extended by the pieces that are learned, loaded or, for a variant, those of the other language.
     if options.variant_of and options.part != "report":
         if options.part != "all" or options.rules or options.tokenizer_file or options.merges:
             raise UserError(f"A variant of {options.variant_of!r} is read as that language is: there are no pieces to "
@@ -79,6 +81,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
             _show_case(base, extended, dataset, code, options, reporter)
     check_stop(reporter, "Stopped before the tokenizer was written.")
 
+    # Languages of earlier trainings are proven with held-out texts of their datasets, if these still exist.
     with stage(reporter, "check"):
         source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
         for record in model_info.training_records(workspace, options.model):
@@ -91,8 +94,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
     # The tokenizer must read every character, and the base languages as before.
     if report.unknown_rate > 0 and options.variant_of:
-        unknown = dict.fromkeys(character for clip in dataset.clips
-                                for character in extended.unknown_characters(clip.text, clip.language))
+        unknown = dict.fromkeys(chain.from_iterable(
+            extended.unknown_characters(clip.text, clip.language) for clip in dataset.clips))
         raise UserError(f"The texts have characters that {options.variant_of!r} lacks: {name_characters([*unknown])}.",
                         "Correct these texts, or teach the language as a new one, without --variant-of.")
     if report.unknown_rate > 0:
@@ -108,14 +111,17 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
         )
     _show(report, base, dataset, reporter)
 
+    # An equal tokenizer of this name is left as it is; another one is never overwritten.
     state = "checked"
     if options.part != "report":
         state = "already there" if target.exists() else "written"
-        if target.exists() and (saved := FrontEnd.load(target)).fingerprint != extended.fingerprint:
-            raise UserError(
-                f"There already is another tokenizer named {target.name!r}, of {saved.size} ids; the new one has "
-                f"{extended.size}.", "Choose another tokenizer name.")
-        if not target.exists():
+        if target.exists():
+            saved = FrontEnd.load(target)
+            if saved.fingerprint != extended.fingerprint:
+                raise UserError(
+                    f"There already is another tokenizer named {target.name!r}, of {saved.size} ids; the new one has "
+                    f"{extended.size}.", "Choose another tokenizer name.")
+        else:
             with atomic_directory(target) as folder:
                 extended.save(folder)
                 report.save(folder)
@@ -142,14 +148,17 @@ def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOpti
     """Characters of all of a language's text, and merges trained on its training text or read from a file."""
     # The text is read as in training.
     reader = base.extended(language, normaliser_for(base, dataset, language, options.case), [], [], rules)
-    train, held_out, test = ([reader.normalise(clip.text, language) for clip in dataset.split(part, language)]
-                             for part in SPLITS)
+    texts: dict[str, list[str]] = {}
+    for part in SPLITS:
+        texts[part] = [reader.normalise(clip.text, language) for clip in dataset.split(part, language)]
+
+    # Merges are trained on the training texts alone; no text may have an unknown character.
     if options.tokenizer_file:
         pieces = import_pieces(base, options.tokenizer_file)
     else:
-        pieces = train_pieces([normalisers.without_marks(text) for text in train], options.algorithm, options.merges,
-                              base.split_word)
-    return with_all_characters(pieces, (*train, *held_out, *test))
+        train = [normalisers.without_marks(text) for text in texts[TRAIN]]
+        pieces = train_pieces(train, options.algorithm, options.merges, base.split_word)
+    return with_all_characters(pieces, tuple(chain.from_iterable(texts.values())))
 
 
 def merge(base: FrontEnd, dataset: PreparedDataset, pieces: Mapping[str, Pieces],
@@ -191,6 +200,7 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
     if warning:
         reporter.emit(WarningRaised(warning))
 
+    # Little text gives few merges, and a proof needs sample sentences.
     if report.merges_learned < report.merges_asked:
         reporter.emit(WarningRaised(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked "
                                     f"for."))
@@ -200,6 +210,7 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
     if hint:
         reporter.emit(WarningRaised(hint))
 
+    # Other programs may segment a base language differently, where both share a script.
     for proof in report.shared_file:
         changed = [sentence for sentence in proof.sentences if not sentence.same]
         if changed:
@@ -212,6 +223,7 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
     for code in report.unprepared:
         reporter.emit(WarningRaised(f"{code} was proven without what its text needs. {base.unready(code)}"))
 
+    # The plan has the numbers that decide whether the tokenizer is good.
     sentence_counts = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
     pieces = max((entry.pieces for entry in report.proofs), default=0)
     reporter.emit(Plan((

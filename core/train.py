@@ -51,8 +51,10 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
     schema.check_sharding(options, schema.get_world_size(options.processes))
     is_new = not checkpoint_steps(reporter.directory)
-    if is_new and (warning := review.check_texts_match(workspace, options.dataset, options.mismatch_action)):
-        reporter.emit(WarningRaised(warning))
+    if is_new:
+        warning = review.check_texts_match(workspace, options.dataset, options.mismatch_action)
+        if warning:
+            reporter.emit(WarningRaised(warning))
     device = compute.setup_device(options.device)
     blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
@@ -95,6 +97,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     device = compute.setup_device(options.device)
     if max_clips is None and not checkpoint_steps(reporter.directory):
         group.run_on_rank0(lambda: decoder_training.train_decoder(options, workspace, reporter, device))
+
+    # If the batch is open, the run is set up with a provisional one, and measured before it is chosen.
     requested, run_dir = options, reporter.directory
     choice = group.run_on_rank0(lambda: run_plan.read_batch_choice(run_dir)) if is_batch_open(options) else None
     if is_batch_open(options):
@@ -114,6 +118,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     if is_batch_open(requested) and choice is None:
         choice = group.run_on_rank0(lambda: run_plan.choose_batch(trainer, requested, run_dir))
         trainer.set_options(choice.apply(requested))
+
+    # With FSDP all ranks measure together; else rank 0 measures for all.
     with stage(reporter, "memory plan"):
         if trainer.sharded:
             estimate = run_plan.fit_memory_plan(trainer)
@@ -152,6 +158,7 @@ def train_loop(training_run: TrainingRun) -> None:
     else:
         training_run.finish_pending_evaluation(checkpoint_due=is_checkpoint_due())
 
+    # A step, its event, then whatever is due after it: checkpoint, stop, evaluation.
     while not finished and not training_run.early_stopped():
         try:
             losses = trainer.train_step()
@@ -245,6 +252,7 @@ class LossWatch:
         if self._count < 2 * self.window or event.step < self._fall_due:
             return ""
 
+        # Each of these warnings may come again after a tenth of the steps.
         if mean > _FALL_FACTOR * self._first:
             self._fall_due = event.step + self._tenth
             return (f"The speech loss has not fallen in {event.step} of {event.total_steps} steps: it was "

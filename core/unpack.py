@@ -104,10 +104,9 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
                 reporter.emit(WarningRaised(signature.describe()))
 
     # The sender may have left out what the items need.
-    absent = [f"{name}: {how}" for name, how in manifest.missing.items()
-              if not (item := parse(name)).path(workspace).exists()]
-    for line in absent:
-        reporter.emit(WarningRaised(f"Not in the archive, and not here: {line}"))
+    absent = [name for name in manifest.missing if not parse(name).path(workspace).exists()]
+    for name in absent:
+        reporter.emit(WarningRaised(f"Not in the archive, and not here: {name}: {manifest.missing[name]}"))
     main = manifest.items[0]
     outcome = _verify(workspace, main, names[main], reporter)
     return {**({"certificate": outcome.value} if outcome else {}),
@@ -115,8 +114,7 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
             "item": f"{main.kind}:{names[main]}",
             "imported": ", ".join(f"{item.kind}:{names[item]}" for item in new_items),
             "here_already": ", ".join(item.reference for item in existing), "files": len(manifest.files),
-            "bytes": total, "missing": ", ".join(name for name in manifest.missing
-                                                 if not parse(name).path(workspace).exists())}
+            "bytes": total, "missing": ", ".join(absent)}
 
 
 def _check_signature(workspace: Workspace, options: UnpackOptions, main: Item,
@@ -229,7 +227,12 @@ def _is_there(workspace: Workspace, item: Item, name: str, manifest: Manifest) -
     target = resolve_inside(_home(workspace, item), name)
     if not target.exists():
         return False
-    expected = {inside: file for file in manifest.files for owner, inside in [item_of(file.path)] if owner == item}
+    expected: dict[str, PackedFile] = {}
+    for file in manifest.files:
+        owner, inside = item_of(file.path)
+        if owner == item:
+            expected[inside] = file
+
     if item != manifest.items[0] and all(
             (target / inside).is_file() and (target / inside).stat().st_size == file.size
             and hash_file(target / inside) == file.sha256 for inside, file in expected.items()):

@@ -49,7 +49,7 @@ class Downmix:
     offsets: tuple[float, ...] = (0.0,)  # fractions of full scale; 0 if not worth subtracting
     between: tuple[int, int] = (0, 0)  # the two channels that were compared, from 0
     correlation: float = 1.0  # correlation of these two
-    full_scale_shares: tuple[float, ...] = (0.0,)  # By channel, before the offset was subtracted.
+    full_scale_shares: tuple[float, ...] = (0.0,)  # (channels,), before the offset is subtracted
 
     @property
     def full_scale_share(self) -> float:

@@ -199,14 +199,14 @@ def dropped(text: str, name: str) -> dict[str, int]:
     """Visible characters of `text` that the normaliser `name` of a new language leaves out, with their counts."""
     new, keep_case = name.removesuffix(CASED), name.endswith(CASED)
     kind = {**_NEW, **_NEW_UPPER, **_NEW_COMPOSED}.get(new)
-    whole = (composed if keep_case else lower_composed)(text, kind or _kind(new))
+    full_text = (composed if keep_case else lower_composed)(text, kind or _kind(new))
     if kind:
-        whole = "".join(
-            character for character in unicodedata.normalize("NFKD", whole)
+        full_text = "".join(
+            character for character in unicodedata.normalize("NFKD", full_text)
             if character not in KEPT_MARKS and character not in REPLACED_MARKS
         )
     remaining = Counter(punctuated(text, kind, keep_case=keep_case) if kind else normalise(text, name))
-    lost = Counter(character for character in whole if not character.isspace())
+    lost = Counter(character for character in full_text if not character.isspace())
     lost.subtract({character: count for character, count in remaining.items() if character != " "})
     return {character: count for character, count in sorted(lost.items()) if count > 0}
 

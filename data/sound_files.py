@@ -350,13 +350,13 @@ class _Part(io.RawIOBase):
 def _join(path: Path, files: Sequence[tuple[int, int]], target: Path) -> None:
     """Write the sound of joined files as one FLAC file; `UserError` if they differ in rate or channels."""
     try:
-        with confinement.verified(path) as source, open(source, "rb") as whole:
-            with soundfile.SoundFile(_Part(whole, *files[0])) as first:
-                rate, channels = first.samplerate, first.channels
-                subtype = "PCM_24" if first.subtype in _DEEP else "PCM_16"
+        with confinement.verified(path) as source, open(source, "rb") as stream:
+            with soundfile.SoundFile(_Part(stream, *files[0])) as recording:
+                rate, channels = recording.samplerate, recording.channels
+                subtype = "PCM_24" if recording.subtype in _DEEP else "PCM_16"
             with soundfile.SoundFile(target, "w", rate, channels, subtype, format="FLAC") as joined:
                 for number, (begin, end) in enumerate(files, 1):
-                    with soundfile.SoundFile(_Part(whole, begin, end)) as part:
+                    with soundfile.SoundFile(_Part(stream, begin, end)) as part:
                         if (part.samplerate, part.channels) != (rate, channels):
                             raise UserError(
                                 f"{path} has {len(files)} recordings one behind another, and number {number} has "

@@ -87,7 +87,7 @@ class ContinuousBatch:
             new = (so_far if result is None else result.codes)[text.yielded:]
             text.yielded += len(new)
             decoded.append(DecodedCodes(text.key, new.copy(), _owned(result)))
-        self.leave([one.key for one in decoded if one.result is not None])
+        self.leave([text_codes.key for text_codes in decoded if text_codes.result is not None])
         return decoded
 
     def _joined(self) -> Stepper:

@@ -212,7 +212,10 @@ def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetc
             position.add_incoming(ir.Constant(_I64, 0), entry)
 
             def columns_of(values: Callable[[], Any]) -> list[list[Any]]:
-                return [[values() for _ in halves] for _ in columns_at]
+                columns = []
+                for _ in columns_at:
+                    columns.append([values() for _ in halves])
+                return columns
 
             totals = [columns_of(lambda: builder.phi(sums)) for _ in rows_at]
 

@@ -227,7 +227,7 @@ class Stepper:
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
         self.steps = torch.zeros(texts, dtype=torch.long, device=device)
         self.code_position = torch.zeros(texts, dtype=torch.long, device=device)  # The last code's position.
-        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # By row, the last position.
+        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # (rows, 1), the last position
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
         self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
         self.guard = AlignmentGuard(texts, device)
@@ -243,24 +243,25 @@ class Stepper:
 
         Their sampling must be the same but for the seed.
         """
-        first, device = parts[0][0], parts[0][0].steps.device
-        config, guided = first.network.config, first.sampler.uses_guidance
+        example, device = parts[0][0], parts[0][0].steps.device
+        config, guided = example.network.config, example.sampler.uses_guidance
         capacity = max(stepper.capacity for stepper, _ in parts)
-        joined = cls(first.network, len(parts), capacity, first.max_codes, device, guided)
-        joined.sampling, joined.guarded = first.sampling, first.guarded
-        joined.sampler.reset(first.sampling)
+        joined = cls(example.network, len(parts), capacity, example.max_codes, device, guided)
+        joined.sampling, joined.guarded = example.sampling, example.guarded
+        joined.sampler.reset(example.sampling)
 
-        assert first.cache is not None
-        joined.cache = KVCache(config.decoder, joined.max_rows, capacity, device, first.cache.storage.dtype)
-        joined.cache.watched = first.cache.watched
-        joined.hidden = first.hidden.new_zeros(joined.max_rows, first.hidden.shape[-1])
-        if len(first.predicting):
-            joined.predicting = first.predicting.new_zeros(len(parts), first.max_codes, first.hidden.shape[-1])
+        assert example.cache is not None
+        joined.cache = KVCache(config.decoder, joined.max_rows, capacity, device, example.cache.storage.dtype)
+        joined.cache.watched = example.cache.watched
+        joined.hidden = example.hidden.new_zeros(joined.max_rows, example.hidden.shape[-1])
+        if len(example.predicting):
+            joined.predicting = example.predicting.new_zeros(len(parts), example.max_codes, example.hidden.shape[-1])
 
+        # Each text brings its rows of the cache, which are as long as its own codes.
         lengths = [1 + int(stepper.positions[text]) for stepper, text in parts]
         for number, (stepper, text) in enumerate(parts):
             assert stepper.cache is not None
-            assert replace(stepper.sampling, seed=0) == replace(first.sampling, seed=0)
+            assert replace(stepper.sampling, seed=0) == replace(example.sampling, seed=0)
             for target, source in zip(joined._text_tensors(), stepper._text_tensors(), strict=True):
                 target[number] = source[text]
             for copy in range(2 if guided else 1):  # Guidance needs a copy without the text.

@@ -96,9 +96,9 @@ def _scalar(dtype: object = None, content: object = b"") -> object:
 
 def _from_buffer(content: object = b"", dtype: object = None, shape: object = (), order: object = "C") -> object:
     """An array as numpy pickles it in protocol 5."""
-    made = _PickledArray()
-    made.__setstate__((1, shape, dtype, order == "F", content))
-    return made
+    array = _PickledArray()
+    array.__setstate__((1, shape, dtype, order == "F", content))
+    return array
 
 
 def _numbers(dtype: _PickledDtype, content: object, shape: tuple[Any, ...], order: str) -> np.ndarray:
@@ -111,8 +111,8 @@ def _numbers(dtype: _PickledDtype, content: object, shape: tuple[Any, ...], orde
 
 
 _STAND_INS: Mapping[str, Any] = {
-    **{f"numpy.{core}.multiarray.{name}": made for core in ("core", "_core")
-       for name, made in (("_reconstruct", _PickledArray), ("scalar", _scalar))},
+    "numpy.core.multiarray._reconstruct": _PickledArray, "numpy.core.multiarray.scalar": _scalar,
+    "numpy._core.multiarray._reconstruct": _PickledArray, "numpy._core.multiarray.scalar": _scalar,
     "numpy.core.numeric._frombuffer": _from_buffer, "numpy._core.numeric._frombuffer": _from_buffer,
     "numpy.ndarray": _ArrayClass, "numpy.dtype": _PickledDtype,
 }
@@ -137,7 +137,7 @@ def load(path: Path) -> object:
     refused = sorted(set(_named(path, zipped)) - _ALLOWED)
     if refused:
         raise ForeignGlobal(refused[0])
-    allowed = [(made, name) for name, made in _STAND_INS.items()]
+    allowed = [(stand_in, name) for name, stand_in in _STAND_INS.items()]
     with torch.serialization.safe_globals(allowed):  # type: ignore[arg-type]  # pairs are taken since torch 2.6
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     return _Plain(size).of(held)

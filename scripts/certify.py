@@ -40,6 +40,8 @@ def check(workspace: Workspace, args: argparse.Namespace) -> int:
     result = verification.verify(workspace, args.check)
     proof = result.proof
     is_good = result.outcome is Outcome.PASSED
+
+    # A signature of the maker covers an export, which leaves the workspace; a run stays in it.
     signature = None
     if result.reference.startswith("export:"):
         signature = maker_signature.check(workspace, workspace.export(args.check.removeprefix("export:")),
@@ -50,6 +52,7 @@ def check(workspace: Workspace, args: argparse.Namespace) -> int:
         of_maker = result.outcome is Outcome.SENDER and signature is not None and signature.of_certificate
         is_good = is_signed and (is_good or of_maker)
 
+    # A program gets one line of JSON, a person sentences.
     if args.json:
         print(json.dumps({
             "status": "ok" if is_good else "failed", "item": result.reference,

@@ -81,6 +81,7 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
     if resuming and other_options and verb != "train":
         parser.error("--resume continues a run with its own options; it takes no other option")
 
+    # Requirements are checked before a job exists, so a refusal leaves no folder.
     changes: Mapping[str, object] = {}
     returned = False
     try:
@@ -94,6 +95,8 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
                 use_named_checkpoint(workspace, options)
             job = create_job(workspace, verb, options, after=needed,
                              job_id=args.name if VERBS[verb].resumes else None)
+
+        # A training ends with its certificate, unless the run was started without one.
         if verb == "train" and args.no_certificate:
             (job.directory / _NO_CERTIFICATE).touch()  # also read by a resume without the flag
         if verb == "train" and not (job.directory / _NO_CERTIFICATE).exists():
@@ -148,7 +151,8 @@ def actions_parser(script: str, description: str | None,
     """The parser of a script with actions, and a function that adds one; `--workspace` and `--json` work on both."""
     parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
                                               formatter_class=argparse.RawDescriptionHelpFormatter)
-    for target, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
+    anywhere = argparse.ArgumentParser(add_help=False)
+    for target, otherwise in ((parser, None), (anywhere, argparse.SUPPRESS)):
         target.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
                             help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
         target.add_argument("--json", action="store_true", default=otherwise or False, help=json_help)
@@ -287,6 +291,8 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
                 "checkpoint with its optimizer, and later ones go to the bin" if verb == "train" else "")))
 
         parser.add_argument("--name", help="name of the run (default: verb and time)")
+
+    # Some flags are not options of the job.
     if verb == "certify":  # `scripts.certify` reads it
         parser.add_argument("--check", metavar="REFERENCE",
                             help="run:ID or export:NAME, instead of these options: compare the certificate with the "
@@ -302,6 +308,8 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
         parser.add_argument("--grid", metavar="FILE",
                             help="YAML file of options of `train` and of these; an option with a list of values is "
                                  "varied; flags override it")
+
+    # Preflight and sweeps take the presets too, as their options extend those of a training.
     if issubclass(model, TrainOptions):
         parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
                             help="options for an amount of speech; auto chooses by the dataset's hours; --config and "
@@ -371,6 +379,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
     def of(name: str) -> str:
         return str(values.get(name) or chosen.get(name) or options[name].default)
 
+    # An artefact that the verb needs and the command line does not name is the newest one.
     for name in _NEWEST:
         if name not in options or name not in VERBS[verb].needs or VERBS[verb].makes.get(name) == name or (
                 values.get(name)):
@@ -403,6 +412,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         like = [of(name) for name in ("tokenizer", "initialisation", "seed")]
         chosen["extension"] = free_name(like[0], lambda name: is_other_extension(workspace, name, *like))
 
+    # A revision is named after its dataset, an export after the extension of its run.
     if verb == "revise" and not values.get("save_as"):
         chosen["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
@@ -411,6 +421,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         extended = str(training.settings.get("extension", training.id))  # an import has its own name alone
         chosen["export"] = free_name(extended, workspace.list_exports().__contains__)
 
+    # Standard output belongs to the result, so the choices are printed beside it.
     for name, value in chosen.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)
     return chosen

@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / ".venv", help="default: .venv beside the Makefile")
     args = parser.parse_args(arguments)
 
+    # With an older Python the packages would fail only later, and less clearly.
     if sys.version_info[:2] < OLDEST_PYTHON:
         return _fail(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or later is needed; this is "
                      f"{sys.version.split()[0]}.", "make run PYTHON=/path/to/python3.12")

@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.do == "install":
         new_script = (new_script or FIRST_LINE) + ("" if not new_script or new_script.endswith("\n") else "\n") + block
 
+    # A start script that does nothing else is deleted.
     path.parent.mkdir(parents=True, exist_ok=True)
     if new_script.strip() in ("", FIRST_LINE.strip()):
         path.unlink(missing_ok=True)
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
     print(f"{path} starts Lisan with the studio. Its output: {Path(args.workspace).absolute() / 'app.log'}")
+
+    # The app refuses to listen beyond this machine without a sign-in.
     if "LISAN_PASSWORD" not in os.environ and "--auth" not in args.args and "--no-password" not in args.args:
         sys.stderr.write("LISAN_PASSWORD is not set here. Make it a secret of the studio, USER:PASSWORD, or the app "
                          "will refuse to listen beyond this machine.\n")

@@ -47,8 +47,10 @@ def _import(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:
         added += added_answers.answers
         evaluations.append(added_answers.test.evaluation)
 
-    results = [_show(workspace, name) for name in dict.fromkeys(evaluations)]
-    return {"added": added, "results": [result for group in results for result in group]}
+    results: list[dict[str, Any]] = []
+    for name in dict.fromkeys(evaluations):
+        results += _show(workspace, name)
+    return {"added": added, "results": results}
 
 
 def _results(workspace: Workspace, args: argparse.Namespace) -> dict[str, Any]:

@@ -27,18 +27,19 @@ _ELSEWHERE = {  # names in other training programs
 }
 
 
-def with_nearest(message: str, known: Collection[str]) -> str:
+def with_nearest(message: str, options: Collection[str]) -> str:
     """A message of argparse; for each unknown option in it, the known ones that are meant or nearest."""
     if not message.startswith("unrecognized arguments:"):
         return message
 
     hints = []
+    flags = [option for option in options if option.startswith("--")]
     for unknown in re.findall(r"--[\w-]+", message):
         # Other programs write options with underscores.
         name = unknown.replace("_", "-").lower()
         # Names of other programs come before names that only look alike.
-        meant = [option for option in _ELSEWHERE.get(name, ()) if option in known]
-        nearest = meant or difflib.get_close_matches(name, [flag for flag in known if flag.startswith("--")], 2, _NEAR)
+        meant = [option for option in _ELSEWHERE.get(name, ()) if option in options]
+        nearest = meant or difflib.get_close_matches(name, flags, 2, _NEAR)
         if nearest:
             hints.append(f"{unknown} is not an option; {' or '.join(nearest)} may be meant.")
     return " ".join([message, *hints])

@@ -42,13 +42,13 @@ def restarted_arguments(arguments: Sequence[str]) -> list[str]:
     switches = ("--json", "--no-certificate")
     for switch in switches:
         parser.add_argument(switch, action="store_true")
-    given, _ = parser.parse_known_args(arguments)
+    options, _ = parser.parse_known_args(arguments)
 
     # Without a name, or if the first start ended before it created the run, there is nothing to resume.
-    if not given.name or not (Workspace.open(given.workspace).runs / given.name).is_dir():
+    if not options.name or not (Workspace.open(options.workspace).runs / options.name).is_dir():
         return []
-    return ["--workspace", given.workspace, "--resume", given.name,
-            *(switch for switch in switches if getattr(given, switch[2:].replace("-", "_")))]
+    return ["--workspace", options.workspace, "--resume", options.name,
+            *(switch for switch in switches if getattr(options, switch[2:].replace("-", "_")))]
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def build(page: Page) -> None:
             raise UserError("Model: nothing is chosen.", "Export a run first, or download a base model.")
         return parse(BookOptions, {**chosen, **dict(zip(form.names, values[len(chosen):], strict=True))})
 
+    # The page remembers the fields, so that the command and the voices follow them.
     widgets = [book, pronunciations, model, language, voice, *form.widgets]
     names = ("book", "pronunciations", "voice_model", "language", "voice", *form.names)
     live = page.live

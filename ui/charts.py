@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from statistics import fmean
 
 from core.dataset.clip_index import LEARNABLE, DatasetPlots, Histogram
@@ -37,8 +38,11 @@ def thin(points: Sequence[Point], limit: int = _MOST_POINTS) -> list[Point]:
         return list(points)
     size = math.ceil(len(points) / (limit - 1))
     runs = [points[start:start + size] for start in range(0, len(points) - 1, size)]
-    # `fmean` counts a generator item by item, so it gets lists.
-    return [*((fmean([x for x, _ in run]), fmean([y for _, y in run])) for run in runs), points[-1]]
+    thinned: list[Point] = []
+    for run in runs:
+        xs, ys = zip(*run, strict=True)
+        thinned.append((fmean(xs), fmean(ys)))
+    return [*thinned, points[-1]]
 
 
 def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
@@ -76,8 +80,7 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     # Dots are drawn as they are; lines are thinned to what the eye can tell apart.
     curves = [line if line.style == "dots" else replace(line, points=thin(line.points)) for line in series]
     if y_log:
-        curves = [replace(line, points=[(x, math.log10(y)) for x, y in line.points if math.isfinite(y) and y > 0])
-                  for line in curves]
+        curves = [replace(line, points=_logarithms(line.points)) for line in curves]
     # A series without a point has no place in the legend.
     drawn = [line for line in curves if line.points]
     named = [line for line in drawn if line.style != "faint"]
@@ -92,8 +95,8 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     marks = box.marks()
     heights = [f"{box.down(y) * _HEIGHT:.2f}" for y in marks]
     grid = [element("line", x1="0", x2=f"{_WIDTH:g}", y1=height, y2=height, class_="rule") for height in heights]
-    labels = [span("y-label", name, style=f"top:{box.down(y):.2%}") for y, name in zip(
-        marks, tick_labels([box.value(y) for y in marks], y_percent), strict=True)]
+    names = tick_labels([box.value(y) for y in marks], y_percent)
+    labels = [span("y-label", name, style=f"top:{box.down(y):.2%}") for y, name in zip(marks, names, strict=True)]
     lines = (_line(line, box) for line in drawn)
     drawing = element("svg", *grid, *lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
                       role="img",
@@ -139,11 +142,15 @@ class _Box:
         return min(1.0, max(0.0, 1.0 - (y - self.low) / (self.high - self.low)))
 
 
+def _logarithms(points: Sequence[Point]) -> list[Point]:
+    return [(x, math.log10(y)) for x, y in points if math.isfinite(y) and y > 0]
+
+
 def log_ticks(low: float, high: float, limit: int = 6) -> list[float]:
     """Logarithms within [low, high] of round multiples of powers of ten, or of the powers alone if these are many."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     for factors in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        marks = [power + math.log10(factor) for power in powers for factor in factors]
+        marks = [power + math.log10(factor) for power, factor in product(powers, factors)]
         heights = [height for height in marks if low <= height <= high]
         if len(heights) <= limit:
             return heights
@@ -157,8 +164,9 @@ def _last(series: Series, box: _Box, percent: bool) -> str:
 
 
 def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, log: bool = False) -> _Box:
-    xs = [x for line in series for x, _ in line.points]
-    ys = sorted(y for line in series for _, y in line.points if math.isfinite(y))
+    points = list(chain.from_iterable(line.points for line in series))
+    xs = [x for x, _ in points]
+    ys = sorted(y for _, y in points if math.isfinite(y))
 
     if not ys:
         return _Box(0.0, max(xs), 0.0, 1.0, log)
@@ -187,11 +195,15 @@ def _line(series: Series, box: _Box) -> Html:
 
 def _dots(series: Sequence[Series], box: _Box) -> Html:
     """Markers as HTML: a circle in the stretched drawing would be an ellipse."""
-    return Html("".join(
-        span("dot many" if len(line.points) > _MANY_DOTS else "dot", title=f"{line.name}: {box.value(y):.3g} at {x:g}",
-             style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{line.colour}")
-        for line in series if line.style == "dots" for x, y in line.points
-    ))
+    dots: list[Html] = []
+    for line in series:
+        if line.style != "dots":
+            continue
+        class_ = "dot many" if len(line.points) > _MANY_DOTS else "dot"
+        for x, y in line.points:
+            dots.append(span(class_, title=f"{line.name}: {box.value(y):.3g} at {x:g}",
+                             style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{line.colour}"))
+    return Html("".join(dots))
 
 
 def tick_labels(values: Sequence[float], percent: bool = False) -> list[str]:

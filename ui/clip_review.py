@@ -76,8 +76,8 @@ def build(page: Page) -> None:
         title = f"{TITLE}: {name}" if name else TITLE
         if index is not None:
             with suppress(UserError):
-                found, clips = index.count_with_findings(), pluralize(index.count(), "clip")
-                title += f", {found:,} of {clips} with findings"
+                flagged, clips = index.count_with_findings(), pluralize(index.count(), "clip")
+                title += f", {flagged:,} of {clips} with findings"
         return gr.update(visible=bool(name), label=title)
 
     page.live.panel(fold, fold_title, TAB)

@@ -258,8 +258,9 @@ def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str, titles: Seq
     counted = count_votes([vote for vote in all_votes if vote.finetuned == finetuned and vote.base in ("", base)])
     if not counted:
         return NOTHING
+    codes = sorted({code for code, _ in counted})
     rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
-            for code in sorted({code for code, _ in counted})]
+            for code in codes]
     return div("card", element("h2", f"Blind votes: {' and '.join(titles or (base, finetuned))}"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
 

@@ -211,8 +211,11 @@ def _plot(findings: Sequence[TensorFinding]) -> Html:
             kind = "attention" if "attn" in finding.name else "other"
             moves.setdefault(kind, {}).setdefault(int(layer_number[1]), []).append(finding.change)
 
-    series = [Series(kind, [(float(layer), median(changes)) for layer, changes in sorted(moves[kind].items())],
-                     _COLOURS[kind], "dots") for kind in _COLOURS if kind in moves]
+    series = []
+    for kind, colour in _COLOURS.items():
+        if kind in moves:
+            points = [(float(layer), median(changes)) for layer, changes in sorted(moves[kind].items())]
+            series.append(Series(kind, points, colour, "dots"))
     if not series or max(len(line.points) for line in series) < _LAYERS:
         return NOTHING
     return div("charts", chart("Relative change by layer", series, x_name="layer", y_percent=True, y_low=0.0))
@@ -222,7 +225,8 @@ def _table(findings: Sequence[TensorFinding]) -> Html:
     """Changed tensors, then the others in collapsed tables."""
     changed = [finding for finding in findings if finding.state not in ("equal", "rounded")]
     # Tensors that did not change are folded, as there are hundreds.
-    rounded, equal = ([finding for finding in findings if finding.state == state] for state in ("rounded", "equal"))
+    rounded = [finding for finding in findings if finding.state == "rounded"]
+    equal = [finding for finding in findings if finding.state == "equal"]
     listed, unlisted = changed[:_SHOWN], changed[_SHOWN:]
 
     def sheet(group: Sequence[TensorFinding]) -> Html:

@@ -71,11 +71,13 @@ def build(page: Page) -> None:
         result = gr.HTML(elem_id="evaluation")
         _build_listening(page)
 
+    # The command below the form follows every change of it.
     inputs = [models, languages, sentences, count, dataset, recogniser]
 
     def run(*values: object) -> Sequence[object]:
         return [page.started_notice(page.start("evaluate", options_of(*values)))]
 
+    # The lists are those of the workspace, and the result is that of the last evaluation.
     page.live.panel(models, lambda view: gr.update(choices=choices(page, view)), "listen")
     page.live.panel(dataset, lambda _view: gr.update(choices=["", *page.workspace.list_datasets()]), "listen")
     page.live.panel(result, last_view, "listen")
@@ -110,6 +112,7 @@ def _build_listening(page: Page) -> None:
         answers = gr.File(file_count="multiple", type="filepath", height=160, elem_id="listening-answers",
                           label="Import answers of listeners elsewhere (.json)")
 
+    # A listening test is always of the newest evaluation.
     inputs = [kind, models, language, count]
 
     def options_now(kind: object, models: object, language: object, count: object) -> ListeningTestOptions:
@@ -124,6 +127,8 @@ def _build_listening(page: Page) -> None:
         paths = [files] if isinstance(files, str) else list(files or ())
         added = [listening.add_answers(page.workspace, foreign.read_bytes(Path(path), listening.FILE_BYTES),
                                        Path(path).name) for path in paths]
+
+        # Each report is written once, however many files of answers it got.
         for evaluation in dict.fromkeys(entry.test.evaluation for entry in added):
             listening.update_report(page.workspace, evaluation)
         return [job_views.notice(f"{pluralize(sum(entry.answers for entry in added), 'new answer')} from "
@@ -142,6 +147,7 @@ def _build_listening(page: Page) -> None:
         report = report_of(view)
         return gr.update(choices=["", *(report.languages() if report else ())])
 
+    # Models and languages to choose are those of that evaluation.
     page.live.panel(models, model_choices, "listen")
     page.live.panel(language, language_choices, "listen")
     page.live.panel(tests, lambda view: listening_view(view), "listen")

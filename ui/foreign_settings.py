@@ -33,11 +33,11 @@ def build(page: Page, form: OptionsForm) -> None:
         upload = gr.File(file_count="single", type="filepath", height=100, elem_id="foreign-settings-upload",
                          label="Settings (YAML)")
         notice = gr.HTML(elem_classes="notices")
-        shown = gr.HTML(elem_id="foreign-settings-table")
+        key_table = gr.HTML(elem_id="foreign-settings-table")
         fill = gr.Button("Fill in the form", size="md", visible=False, elem_id="foreign-settings-fill", scale=0,
                          min_width=160)
         options = gr.State("")  # JSON: the options of the last file
-        page.on(upload.upload, _read, [upload], [notice, shown, fill, options, upload], files=True)
+        page.on(upload.upload, _read, [upload], [notice, key_table, fill, options, upload], files=True)
         page.on(fill.click, partial(_fill, form), [options], [notice, *form.widgets])
 
 
@@ -63,8 +63,8 @@ def settings_view(translation: Translation) -> Html:
     for entry in translation.keys:
         value = str(entry.value)
         short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
-        here = f"{entry.option}: {translation.options[entry.option]}" if entry.option else "–"
-        rows.append((element("code", entry.key), short, element("code", here), entry.here))
+        option = f"{entry.option}: {translation.options[entry.option]}" if entry.option else "–"
+        rows.append((element("code", entry.key), short, element("code", option), entry.here))
     preset = yaml.safe_dump(dict(translation.options), sort_keys=False) if translation.options else ""
     file = element("details", element("summary", "As a preset file (--config)"),
                    element("pre", element("code", preset))) if preset else NOTHING

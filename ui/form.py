@@ -67,9 +67,13 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormFi
     Options for the command line alone are left out.
     """
     skipped = set(leave_out)
-    return tuple(_entry(name, flag.field) for flag in flags(model)
-                 if (name := ".".join(flag.path)) not in skipped and get_origin(flag.field.annotation) is not tuple
-                 and not _is_command_line_only(flag.field))
+    fields = []
+    for flag in flags(model):
+        name = ".".join(flag.path)
+        is_tuple = get_origin(flag.field.annotation) is tuple
+        if name not in skipped and not is_tuple and not _is_command_line_only(flag.field):
+            fields.append(_entry(name, flag.field))
+    return tuple(fields)
 
 
 def _is_command_line_only(field: FieldInfo) -> bool:
@@ -84,8 +88,12 @@ def _entry(name: str, field: FieldInfo) -> FormField:
                   else field.annotation)
 
     def bound(*names: str) -> float | None:
-        limits = (getattr(limit, name, None) for limit in field.metadata for name in names)
-        return next((float(value) for value in limits if value is not None), None)
+        for limit in field.metadata:
+            for name in names:
+                value = getattr(limit, name, None)
+                if value is not None:
+                    return float(value)
+        return None
 
     choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
     kind = "choice" if choices else _KINDS.get(annotation, "text")

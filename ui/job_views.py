@@ -401,8 +401,11 @@ def _result_value(name: str, value: object) -> str:
 @cache
 def _titles_of_flags() -> Mapping[str, str]:
     """The label of the field on the page by its flag on the command line."""
-    return {flag.name: flag.field.title for verb in reversed(list(VERBS.values())) for flag in flags(verb.options)
-            if flag.field.title}
+    titles: dict[str, str] = {}
+    # If two verbs share a flag, the verb that comes first in the table names it.
+    for verb in reversed(list(VERBS.values())):
+        titles.update({flag.name: flag.field.title for flag in flags(verb.options) if flag.field.title})
+    return titles
 
 
 _FLAG = r"--[a-z][\w-]*(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./][\w:@./-]*(?<=[\w:@/]))?"

@@ -181,15 +181,15 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
     def choice_of(request: gr.Request, name: str) -> object:
         """The job that the address names, until a refresh brings all choices with their titles."""
         job = request.query_params.get(name, "")
-        known = any(state.id == job for state in live.board.states())
-        return gr.update(choices=[job], value=job) if known else gr.skip()
+        exists = any(state.id == job for state in live.board.states())
+        return gr.update(choices=[job], value=job) if exists else gr.skip()
 
     def loaded(request: gr.Request) -> list[object]:
         return [*opened(request), choice_of(request, "run"), choice_of(request, "comparison")]
 
     def opened(request: gr.Request) -> list[object]:
-        asked = request.query_params.get("tab", "start")
-        name = FORMER_TABS.get(asked, asked)
+        tab = request.query_params.get("tab", "start")
+        name = FORMER_TABS.get(tab, tab)
         if name in dict(DRAWER):
             return [gr.skip(), gr.Tabs(selected=name), name]
         if name == "start" or name not in dict(TABS):
@@ -197,13 +197,13 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
         return [gr.Tabs(selected=name), gr.skip(), name]
 
     # The page says which tab is shown when it is asked: of quick changes, Gradio may report an earlier one last (6.31).
-    shown, name = gr.Button(visible="hidden", elem_id="shown-tab"), gr.Textbox("", visible="hidden")
+    tab_button, name = gr.Button(visible="hidden", elem_id="shown-tab"), gr.Textbox("", visible="hidden")
     for tabs in (page.tabs, drawer):
         tabs.select(lambda shown_name: shown_name, [name], [page.tab], js=_SHOWN_TAB, trigger_mode="always_last",
                     **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)
         tabs.change(None, None, None, js="() => { window.lisanRememberTab && window.lisanRememberTab(); }")
     # The page's script clicks it when the drawer is opened or closed, which selects no other tab.
-    shown.click(lambda shown_name: shown_name, [name], [page.tab], js=_SHOWN_TAB, **QUIET).then(
+    tab_button.click(lambda shown_name: shown_name, [name], [page.tab], js=_SHOWN_TAB, **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
     for kind, choice in (("run", page.run), ("comparison", page.pair)):
         choice.input(None, [choice], None, js=f"(job) => {{ window.lisanRememberChoice('{kind}', job); }}")

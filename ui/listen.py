@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import gradio as gr
@@ -338,16 +339,18 @@ def _language(page: Page, view: View) -> str:
 def _suggested_text(page: Page, view: View) -> object:
     """An example of the language in the place of one in another language; what was typed stays."""
     code = _language(page, view)
-    examples = [text for other, texts in EXAMPLES.items() if other != code for text in texts]
+    examples = list(chain.from_iterable(texts for other, texts in EXAMPLES.items() if other != code))
     return verb_form.suggest_value(view.values["text"], EXAMPLES.get(code, ("",))[0], examples)
 
 
 def _example_choices(page: Page, view: View) -> object:
     """Held-out sentences of the language's datasets, then the built-in ones."""
     code = _language(page, view)
-    held_out = [text for dataset in records.datasets(page.workspace) if code in dataset.languages
-                for text in records.held_out_texts(page.workspace, dataset.name, 5, code)]
-    return gr.update(choices=list(dict.fromkeys([*held_out, *EXAMPLES.get(code, ())]))[:6])
+    texts: list[str] = []
+    for dataset in records.datasets(page.workspace):
+        if code in dataset.languages:
+            texts += records.held_out_texts(page.workspace, dataset.name, 5, code)
+    return gr.update(choices=list(dict.fromkeys([*texts, *EXAMPLES.get(code, ())]))[:6])
 
 
 def _speaking(page: Page, names: Sequence[str], base: str, finetuned: str, voice: str,

@@ -197,7 +197,8 @@ class Live:
         watched = list(self.watched.values())
         self.inputs = [tab, self.sent_hashes, self.sent_input_hashes, *watched]
         self.inputs_changed, self.pending_input_values = _flag(), _flag()
-        self.tab_changed = {name: _flag() for name in sorted({panel.tab for panel in self.panels} - {""})}
+        tabs = {panel.tab for panel in self.panels} - {""}
+        self.tab_changed = {name: _flag() for name in sorted(tabs)}
         self.ticker.click(self.check, self.inputs, [self.inputs_changed, *self.tab_changed.values()], **QUIET)
         for name, flag in self.tab_changed.items():
             flag.change(partial(self.refresh, only=name), self.inputs, self._outputs(name), **QUIET)

@@ -169,6 +169,7 @@ def build_typing(page: Page) -> None:
         save_typed_text(segments.folder, pieces[number].id, typed or "")
         return show(name, number + 1, play=True)
 
+    # Enter and the button do the same, and both play the next clip.
     outputs = [notice, clip_html, text, place]
     page.on(chosen.change, open_first, [chosen], outputs)
     page.on(text.submit, keep, [chosen, place, text], outputs)

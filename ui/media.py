@@ -16,6 +16,7 @@ import io
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -164,13 +165,13 @@ def curves_csv(state: JobState) -> str:
     # A validation has a step of its own, or shares the row of a training step.
     for evaluation in state.evaluations:
         row = rows.setdefault(evaluation.step, {"step": evaluation.step})
-        row |= {f"held_out.{code}.{name}": value for code, measured in evaluation.languages.items()
-                for name, value in measured.items()}
+        for code, measurements in evaluation.languages.items():
+            row |= {f"held_out.{code}.{name}": value for name, value in measurements.items()}
         row |= {f"cer.{code}": error for code, error in evaluation.errors.items()}
         row |= {f"metric.{name}": value for name, value in evaluation.metrics.items()}
 
     # The columns are all names in the order of their first appearance.
-    columns = list(dict.fromkeys(["step", *(name for row in rows.values() for name in row)]))
+    columns = list(dict.fromkeys(["step", *chain.from_iterable(rows.values())]))
     text = io.StringIO()
     table = csv.DictWriter(text, columns, restval="")
     table.writeheader()
@@ -214,10 +215,10 @@ def _uncovered(workspace: Workspace, job: str, name: str) -> Path | None:
     """The file of the run `job` whose covered name is `name`."""
     home = workspace.runs / job
     with suppress(OSError, ValueError):
-        paths = (path for folder in PLACES["runs"] for path in (home / folder).glob("*"))
-        plain_path = next((path.relative_to(home).as_posix() for path in paths
-                           if _cover(job, path.relative_to(home).as_posix()) == name), None)
-        return resolve(workspace, f"runs/{job}/{plain_path}") if plain_path else None
+        for path in chain.from_iterable((home / folder).glob("*") for folder in PLACES["runs"]):
+            plain_path = path.relative_to(home).as_posix()
+            if _cover(job, plain_path) == name:
+                return resolve(workspace, f"runs/{job}/{plain_path}")
     return None
 
 
@@ -273,6 +274,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return Response(content, media_type="application/json",
                         headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
+    # The next ones are downloads, so their headers name a file.
     async def curves(request: Request) -> Response:
         try:
             state = await run_in_threadpool(lambda: JobReader(load_job(workspace, request.path_params["job"])).state())
@@ -321,6 +323,7 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
                             content_disposition_type="attachment" if "file" in request.query_params else "inline",
                             headers={"Content-Security-Policy": "sandbox"})
 
+    # A downloaded page stores its answers in a file; the one that is served here sends them.
     async def listening_page(request: Request) -> Response:
         job = request.path_params["job"]
         try:

@@ -24,7 +24,8 @@ def build(page: Page) -> None:
 
     def references(view: View) -> list[str]:
         models = catalog.list_references(page.workspace, list(view.jobs))
-        return [model.reference for kind in ("export", "run") for model in models if model.kind == kind]
+        exports = [model.reference for model in models if model.kind == "export"]
+        return exports + [model.reference for model in models if model.kind == "run"]
 
     verb_form.build_verb_form(page, "piper_dataset", "Make dataset",
                               first=("voice_model", "language", "file", "most", "max_cer"),
@@ -37,10 +38,10 @@ def build(page: Page) -> None:
 def dataset_view(state: JobState) -> Html:
     """How much was kept, and the link to the dataset."""
     result = state.result or {}
-    kept = int(result.get("clips") or 0)
+    count = int(result.get("clips") or 0)
     error = result.get("error")
     facts: list[tuple[str, object]] = [
-        ("Kept", f"{pluralize(kept, 'sentence')}, {duration_text(float(result.get('duration_s') or 0))}"),
+        ("Kept", f"{pluralize(count, 'sentence')}, {duration_text(float(result.get('duration_s') or 0))}"),
         ("Left out", pluralize(int(result.get("left_out") or 0), "sentence")),
         ("Mean CER of those kept", "not measured" if error is None else job_views.percent(float(error))),
     ]

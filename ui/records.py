@@ -249,9 +249,12 @@ def proof_rows(folder: Path) -> list[ProofRow]:
     """The sample sentences of base languages in a tokenizer's report."""
     path = folder / "report.json"
     with foreign.reading(path, "Build the tokenizer again."):
-        return [ProofRow(entry["language"], line["text"], int(line["tokens_before"]), int(line["tokens_after"]),
-                         bool(line["same"]))
-                for entry in read_json(path).get("proofs", ()) for line in entry["sentences"]]
+        rows = []
+        for entry in read_json(path).get("proofs", ()):
+            for line in entry["sentences"]:
+                rows.append(ProofRow(entry["language"], line["text"], int(line["tokens_before"]),
+                                     int(line["tokens_after"]), bool(line["same"])))
+        return rows
 
 
 def tokenizer_numbers(folder: Path) -> dict[str, float]:

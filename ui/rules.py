@@ -131,8 +131,10 @@ def rule_choices(page: Page, dataset: str) -> list[str]:
     if codes == ("",):
         return ["", *_all_names(page)]
     shipped = ",".join(filter(text_rules.ships, codes)) if len(codes) > 1 else ""
-    offered = [*filter(None, [shipped]), *(name for code in codes for name in text_rules.choices(page.workspace, code))]
-    return ["", *dict.fromkeys(offered)]
+    names = [shipped] if shipped else []
+    for code in codes:
+        names += text_rules.choices(page.workspace, code)
+    return ["", *dict.fromkeys(names)]
 
 
 def _offer(page: Page, view: View) -> object:

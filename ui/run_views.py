@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from config.errors import UserError
 from core.jobs.events import SampleGenerated, Step
@@ -47,7 +48,7 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
 
     if any(entry.errors for entry in state.evaluations):
         charts.append(chart("Character error rate (CER)", error_series(state), x_most=x_end, y_percent=True, y_low=0.0))
-    for name in dict.fromkeys(name for entry in state.evaluations for name in entry.metrics):
+    for name in dict.fromkeys(chain.from_iterable(entry.metrics for entry in state.evaluations)):
         points = [(float(entry.step), entry.metrics[name]) for entry in state.evaluations if name in entry.metrics]
         charts.append(chart(METRICS[name].title if name in METRICS else name,
                             [Series("samples", points, _COLOURS[0], "dots")], x_most=x_end,
@@ -78,9 +79,13 @@ def loss_series(state: JobState, name: str = "speech_loss") -> list[Series]:
 
 def by_language(state: JobState, name: str) -> list[Series]:
     """A held-out loss per language, as many as there are colours: the new one, then by the size of the rise."""
-    points_of = {code: [(float(entry.step), entry.languages[code][name]) for entry in state.evaluations
-                        if name in entry.languages.get(code, {})] for code in _languages(state)}
-    lines = [(code, points) for code, points in points_of.items() if points]
+    lines: list[tuple[str, list[Point]]] = []
+    for code in _languages(state):
+        points = [(float(entry.step), entry.languages[code][name]) for entry in state.evaluations
+                  if name in entry.languages.get(code, {})]
+        if points:
+            lines.append((code, points))
+
     # Languages whose loss rose most come first.
     lines[1:] = sorted(lines[1:], key=lambda line: line[1][0][1] - line[1][-1][1])
     return [Series(job_views.language_name(code), points, colour, "dots")
@@ -89,7 +94,7 @@ def by_language(state: JobState, name: str) -> list[Series]:
 
 def _languages(state: JobState) -> list[str]:
     """The languages of validation, the new one first."""
-    return list(dict.fromkeys(code for entry in state.evaluations for code in entry.languages))
+    return list(dict.fromkeys(chain.from_iterable(entry.languages for entry in state.evaluations)))
 
 
 def _small_charts(state: JobState, logarithmic: bool, x_end: float | None) -> list[Html]:
@@ -130,13 +135,12 @@ def learning_rates_by_group(state: JobState) -> dict[str, list[Point]]:
 
 def error_series(state: JobState) -> list[Series]:
     """The character error rate at each checkpoint, by language."""
-    codes = sorted({code for entry in state.evaluations for code in entry.errors})
-    return [
-        Series(job_views.language_name(code), [(float(entry.step), entry.errors[code])
-                                               for entry in state.evaluations
-                                               if code in entry.errors], _COLOURS[index % len(_COLOURS)], "dots")
-        for index, code in enumerate(codes)
-    ]
+    codes = sorted(set(chain.from_iterable(entry.errors for entry in state.evaluations)))
+    series = []
+    for index, code in enumerate(codes):
+        points = [(float(entry.step), entry.errors[code]) for entry in state.evaluations if code in entry.errors]
+        series.append(Series(job_views.language_name(code), points, _COLOURS[index % len(_COLOURS)], "dots"))
+    return series
 
 
 def run_numbers(state: JobState) -> Html:
@@ -223,7 +227,7 @@ def select_samples(state: JobState, everything: bool = False) -> SampleSelection
     """The samples of a run to show; with `everything`, as many as a page can hold."""
 
     rows = sample_rows(state.samples)
-    steps = sorted({step for row in rows for step in row.samples})
+    steps = sorted(set(chain.from_iterable(row.samples for row in rows)))
     # The newest mark counts, as a later step may have been better.
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
     first_step = min(rows[0].samples) if rows else 0

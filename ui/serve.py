@@ -49,6 +49,7 @@ def build(page: Page) -> None:
     server = gr.HTML(elem_id="serve-result")
     command = verb_form.command_fold("serve")
 
+    # The command below the form follows what is typed.
     for name, widget in zip(_FIELDS, widgets, strict=True):
         page.live.watch(f"serve.{name}", widget)
 

@@ -50,15 +50,15 @@ def build(page: Page, subject: gr.Dropdown, chosen: Callable[[View], str]) -> No
                          min_width=300)
     with gr.Row(elem_classes="controls"):
         trust = gr.Button("Trust", size="md", scale=0, min_width=110, elem_id="trust-signer")
-        known = gr.Dropdown([], label="Maker", elem_id="signer-choice", min_width=200)
+        makers = gr.Dropdown([], label="Maker", elem_id="signer-choice", min_width=200)
         forget = gr.Button("Remove", size="md", scale=0, min_width=110, elem_id="forget-signer")
 
-    page.live.watch("signer", known)
+    page.live.watch("signer", makers)
     page.live.panel(signers, lambda view: _signers(page.workspace), TAB)
-    page.live.panel(known, lambda view: choice_update(
+    page.live.panel(makers, lambda view: choice_update(
         [signer.name for signer in maker_signature.read_signers(page.workspace)], view.values["signer"]), TAB)
     page.on(trust.click, partial(_trust, page), [name, key], [notice, name, key])
-    page.on(forget.click, partial(_forget, page), [known], [notice])
+    page.on(forget.click, partial(_forget, page), [makers], [notice])
 
 
 def section(workspace: Workspace, reference: str) -> Html:

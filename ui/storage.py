@@ -93,6 +93,7 @@ def build(page: Page) -> None:
         "Storage", "Sizes as they are on the disk, and what depends on what. Deleting moves into the bin, from which "
         "everything can be restored until you empty it.")
 
+    # Sizes are measured in the background, as walking through many runs takes seconds.
     live, sizes = page.live, Measurements(page.workspace, page.live.board)
     summary = gr.HTML(elem_id="storage-summary")
     live.panel(summary, lambda _view: summary_view(sizes.latest(), page.workspace), "storage")
@@ -102,6 +103,7 @@ def build(page: Page) -> None:
     items = gr.HTML(elem_id="storage-items")
     live.panel(items, lambda view: items_view(sizes.latest(), page.workspace, view), "storage")
 
+    # What depends on the chosen items is shown before they are deleted.
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="To delete", multiselect=True,
                              elem_classes="several-choices", elem_id="storage-item", scale=4,
@@ -131,6 +133,7 @@ def build(page: Page) -> None:
             sizes.renew()
         return [job_views.notice(f"In the bin: {', '.join(references)}. Restore it below."), gr.update(value=[])]
 
+    # Whatever is deleted goes into the bin, which follows below.
     page.on(chosen.change, show_detail, [chosen], [detail])
     page.on(delete.click, delete_items, [chosen], [notice, chosen])
     _build_bin(page, sizes)
@@ -146,6 +149,8 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
         entry = gr.Dropdown([], label="Deleted", elem_id="bin-entry", scale=4)
         restore = gr.Button("Restore", size="md", scale=0, min_width=110, elem_id="bin-restore")
         empty = gr.Button("Empty bin", variant="stop", size="md", scale=0, min_width=110, elem_id="bin-empty")
+
+    # Emptying is the one action of this tab that cannot be undone.
     sure = gr.Checkbox(False, label="Empty the bin for good: nothing in it can be restored afterwards",
                        elem_id="bin-sure")
     notice = gr.HTML(elem_classes="notices", elem_id="bin-notice")

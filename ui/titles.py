@@ -62,8 +62,8 @@ def _run_title(workspace: Workspace, name: str) -> str:
 @lru_cache(maxsize=4096)
 def _language_of_run(workspace: Workspace, name: str) -> str:
     """The names of the languages of a run's dataset; `UserError` where neither is known yet."""
-    whole = workspace.whole_reference(f"run:{name}").removeprefix("run:")
-    settings = load_job(workspace, whole).settings
+    run = workspace.whole_reference(f"run:{name}").removeprefix("run:")
+    settings = load_job(workspace, run).settings
     dataset = records.dataset(workspace, str(settings.get("dataset", "")))
     codes = dataset.languages if dataset.language else (str(settings.get("language", "")),)
     if not any(codes):

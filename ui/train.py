@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import cast, get_args
 
@@ -89,6 +90,7 @@ def _build_run(page: Page) -> None:
     with gr.Row(visible=False, elem_classes="controls") as all_samples_row:
         all_samples = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-all-samples")
 
+    # The page remembers run, scale and samples, so that a refresh keeps them.
     live = page.live
     for name, widget in (("run", page.run), ("run.all_samples", all_samples), ("run.scale", scale)):
         live.watch(name, widget)
@@ -104,6 +106,8 @@ def _build_run(page: Page) -> None:
         (page.run, run_choices), (status, status_view), (samples, samples_view), (curves, show_curves),
     ):
         live.panel(component, render, "train")
+
+    # Only buttons that have an effect on the run are visible.
     live.panel(stop, lambda view: stop_button(filter(None, [selected_run(view)])), "train")
     _refresh_on(page, all_samples, scale)
     for component, visible in (
@@ -120,6 +124,8 @@ def _build_run(page: Page) -> None:
 
     page.on(stop.click, lambda name: page.stop(chosen(name)), [page.run], [notice])
     page.on(resume.click, lambda name: page.resume(chosen(name)), [page.run], [notice])
+
+    # Force stop loses steps, so it asks first.
     page.on(force.click, lambda: [NOTHING, gr.update(visible=True)], [], [notice, confirm])
     page.on(cancel_force.click, lambda: [NOTHING, gr.update(visible=False)], [], [notice, confirm])
     page.on(confirm_force.click, lambda name: [*page.force_stop(chosen(name)), gr.update(visible=False)], [page.run],
@@ -156,6 +162,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
         default = TrainOptions.model_fields[name].default
         return gr.update(value=state.job.settings.get(name, default) if state else default)
 
+    # The fields show the options of the chosen run, and the fold is hidden while it trains.
     page.live.show_when(fold, selected_run, lambda job: job.ended and (job.resumable or job.steps), "train")
     page.live.watch("resume.step", step)
     page.live.panel(step, steps_of, "train")
@@ -294,16 +301,20 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
         for state, colour in zip(states, _RUN_COLOURS, strict=False):
             # By time, a validation is drawn at the time of its training step.
             steps = {step.step: step for step in state.steps}
-            points = [(x_value(steps[entry.step]) if entry.step in steps else float(entry.step), value)
-                      for entry in state.evaluations if (value := measure(entry)) is not None
-                      and (entry.step in steps or not by_time)]
+            points = []
+            for entry in state.evaluations:
+                value, step = measure(entry), steps.get(entry.step)
+                if value is None or (step is None and by_time):
+                    continue
+                points.append((float(entry.step) if step is None else x_value(step), value))
             lines.append(Series(_run_label(state), points, colour, "dots"))
         return lines
 
     yield "Speech loss", step_lines(lambda step: step.speech_loss, True), False
     yield "Text loss", step_lines(lambda step: step.text_loss, True), False
     # Curves by language follow the losses of training.
-    languages = sorted({code for state in states for entry in state.evaluations for code in entry.languages})
+    evaluations = list(chain.from_iterable(state.evaluations for state in states))
+    languages = sorted(set(chain.from_iterable(entry.languages for entry in evaluations)))
     for key, title in _HELD_OUT:
         if not languages and key == "speech_loss":
             yield title, dots(lambda entry: entry.speech_loss), False
@@ -313,10 +324,11 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     for code in languages:
         yield (f"Top-1 accuracy, {job_views.language_name(code)}",
                dots(lambda entry, code=code: entry.languages.get(code, {}).get("accuracy")), True)
-    for code in sorted({code for state in states for entry in state.evaluations for code in entry.errors}):
+    for code in sorted(set(chain.from_iterable(entry.errors for entry in evaluations))):
         yield f"CER, {job_views.language_name(code)}", dots(lambda entry, code=code: entry.errors.get(code)), True
 
-    for group in dict.fromkeys(name for state in states for step in state.steps for name in step.learning_rates):
+    steps = chain.from_iterable(state.steps for state in states)
+    for group in dict.fromkeys(chain.from_iterable(step.learning_rates for step in steps)):
         yield (f"Learning rate, {group}",
                step_lines(lambda step, group=group: step.learning_rates.get(group), False), False)
 
@@ -352,13 +364,20 @@ def _option_table(states: Sequence[JobState]) -> Html:
     """Options in which the runs differ."""
     if len(states) < 2:
         return NOTHING
-    names = [name for name in dict.fromkeys(name for state in states for name in state.job.settings)
-             if name not in _NOT_COMPARED and len({str(state.job.settings.get(name)) for state in states}) > 1]
+
+    def differs(name: str) -> bool:
+        return len({str(state.job.settings.get(name)) for state in states}) > 1
+
+    option_names = dict.fromkeys(chain.from_iterable(state.job.settings for state in states))
+    names = [name for name in option_names if name not in _NOT_COMPARED and differs(name)]
     if not names:
         return paragraph("These runs have the same options.", class_="small")
+
     fields = TrainOptions.model_fields
-    rows = [((name in fields and fields[name].title) or name, *(str(state.job.settings.get(name, "–"))
-                                                                for state in states)) for name in names]
+    rows = []
+    for name in names:
+        title = (name in fields and fields[name].title) or name
+        rows.append((title, *(str(state.job.settings.get(name, "–")) for state in states)))
     return join((element("h2", "Different options"),
                  table(("Option", *(_run_label(state) for state in states)), rows)))
 
@@ -590,6 +609,8 @@ def _build_checkpoints(page: Page) -> None:
             pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="pinned-name", min_width=140)
             unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
+
+    # Steps and names are read from the folder of the run, where its worker deletes old checkpoints.
     page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
     page.live.watch("checkpoint.step", step)
     page.live.watch("checkpoint.name", pinned)

@@ -52,9 +52,11 @@ def tables() -> Mapping[str, TextTable]:
 @cache
 def contents() -> Mapping[str, bytes]:
     """What the browser gets of each table, by the code of the language."""
-    sent = ("direction", "comma", "read_by", "texts", "values")
-    return {code: json.dumps({name: getattr(table, name) for name in sent}, ensure_ascii=False).encode()
-            for code, table in tables().items()}
+    contents_by_code: dict[str, bytes] = {}
+    for code, table in tables().items():
+        parts = {name: getattr(table, name) for name in ("direction", "comma", "read_by", "texts", "values")}
+        contents_by_code[code] = json.dumps(parts, ensure_ascii=False).encode()
+    return contents_by_code
 
 
 def script() -> str:

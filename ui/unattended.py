@@ -66,8 +66,11 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
             element("ol", *(element("li", _line(state)) for state in offer.interrupted.jobs)), role="status"))
 
     # A job that was started again by hand since is not listed.
-    resumed = [(state, point) for state, point in offer.resumed
-               if (latest := view.job(state.id)) is not None and latest.alive and latest.attempt <= state.attempt + 1]
+    resumed = []
+    for state, point in offer.resumed:
+        latest = view.job(state.id)
+        if latest is not None and latest.alive and latest.attempt <= state.attempt + 1:
+            resumed.append((state, point))
     if resumed:
         parts.append(div(
             "notice info", element("strong", "Resumed, as the machine had gone down:"),
@@ -75,8 +78,12 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
                                     f"{job_views.job_title(state)}, which waits") for state, point in resumed)),
             role="status"))
 
-    withheld = [(state, reason) for state, reason in offer.interrupted.withheld
-                 if (latest := view.job(state.id)) is not None and latest.resumable and latest.attempt == state.attempt]
+    # Neither is a job that a person dealt with since.
+    withheld = []
+    for state, reason in offer.interrupted.withheld:
+        latest = view.job(state.id)
+        if latest is not None and latest.resumable and latest.attempt == state.attempt:
+            withheld.append((state, reason))
     if withheld:
         parts.append(div(
             "notice info", element("strong", "Not resumed automatically:"),

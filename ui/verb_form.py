@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, product
 from typing import Literal
 
 import gradio as gr
@@ -349,9 +350,9 @@ def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[Extendabl
             origin = model_info.record_of(model).origin
             if origin.model not in base_languages:
                 base_languages[origin.model] = model_info.base_languages(workspace, origin.model)
-            models.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
-                code for record in model_info.training_records_of(workspace, model, base_languages[origin.model])
-                for code in record.languages)))
+            trainings = model_info.training_records_of(workspace, model, base_languages[origin.model])
+            codes = tuple(chain.from_iterable(record.languages for record in trainings))
+            models.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, codes))
 
     _EXTENDABLE[:] = [(stamp, references, models)]
     return models
@@ -390,12 +391,13 @@ def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[
     models = {*(family.name for family in CATALOG), *workspace.list_models(),
               *("-".join((model.base, *model.codes)) for model in extendable(workspace, jobs))}
     codes = {_FIRST_LANGUAGE, *(in_a_name(dataset.language) for dataset in records.datasets(workspace))}
-    names = {f"{model}-{code}" for model in models for code in codes} | {
+    names = {f"{model}-{code}" for model, code in product(models, codes)} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}
 
     # A taken name was suggested with a number behind it.
     existing = {*workspace.list_tokenizers(), *workspace.list_extensions(), *workspace.list_exports()}
-    numbered = {f"{name[:60]}-{number}" for name in names & existing for number in range(2, len(existing) + 2)}
+    numbers = range(2, len(existing) + 2)
+    numbered = {f"{name[:60]}-{number}" for name, number in product(names & existing, numbers)}
     return names | numbered
 
 

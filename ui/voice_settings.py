@@ -88,6 +88,7 @@ def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
             emotion = build_form(CompareOptions, first=_EMOTION,
                                  leave_out=(*_ELSEWHERE, *_SAMPLING, *_REST, *_SOUND, _EMOTION_CLIP))
 
+    # An empty field takes the value of the model's family, which stands in it in grey.
     def placeholder(view: View, name: str) -> object:
         value = family_of(page.workspace, view).sampling.get(name)
         return gr.update(placeholder="" if value is None else f"{value:g}")
@@ -114,6 +115,7 @@ def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
     for name in _SAMPLING[:-1]:
         live.panel(sampling.widget(name), partial(placeholder, name=name.partition(".")[2]), "listen")
 
+    # An upload or a recording is saved in the workspace, and chosen at once.
     for recording, recording_notice, choice, role in ((upload, notice, voice, "voice"),
                                                       (emotion_upload, emotion_notice, clip, "emotion clip")):
         for event in (recording.upload, recording.stop_recording):

@@ -130,7 +130,8 @@ def access(bound: str, port: int, allowed: Sequence[str] = (), share: bool = Fal
     if space:
         names.add(space.lower())
         frames.append("https://huggingface.co")
-    if (codespace := env.get("CODESPACE_NAME")) and (domain := env.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")):
+    codespace, domain = env.get("CODESPACE_NAME"), env.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")
+    if codespace and domain:
         names.add(f"{codespace}-{port}.{domain}".lower())
     if "COLAB_RELEASE_TAG" in env:
         domains += ["colab.googleusercontent.com", "prod.colab.dev"]
@@ -309,7 +310,11 @@ def _text_fault(value: object, depth: int = 0) -> str | None:
     if isinstance(value, str) and ("\0" in value or any("\ud800" <= character <= "\udfff" for character in value)):
         return "The event holds a character that is no text."
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((fault for part in inner if (fault := _text_fault(part, depth + 1))), None)
+    for part in inner:
+        fault = _text_fault(part, depth + 1)
+        if fault:
+            return fault
+    return None
 
 
 def _takes_selection(function: BlockFunction) -> bool:
@@ -624,9 +629,9 @@ def _with_headers(send: Send, access: Access) -> Send:
                  if name.lower() == b"set-cookie" and not access.frames else value)
                 for name, value in message.get("headers", ()) if not name.lower().startswith(b"access-control-")]
             headers = MutableHeaders(scope=message)
-            own = headers.get("Content-Security-Policy", "")  # A route may allow less.
+            route_policy = headers.get("Content-Security-Policy", "")  # A route may allow less.
             policy = f"{_CONTENT_SECURITY_POLICY}; frame-ancestors {ancestors}"
-            headers["Content-Security-Policy"] = f"{policy}; {own}" if own else policy
+            headers["Content-Security-Policy"] = f"{policy}; {route_policy}" if route_policy else policy
             if not access.frames:
                 headers["X-Frame-Options"] = "SAMEORIGIN"
             headers["X-Content-Type-Options"] = "nosniff"

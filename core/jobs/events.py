@@ -289,7 +289,11 @@ def _field_check(item: dataclasses.Field[Any]) -> Callable[[Any], bool]:
     return (lambda value: value is None or of_type(value)) if str(item.type).endswith(" | None") else of_type
 
 
-_CHECKS = {kind: {item.name: _field_check(item) for item in dataclasses.fields(kind)} for kind in _NAMES}
+def _field_checks(kind: type[Event]) -> dict[str, Callable[[Any], bool]]:
+    return {item.name: _field_check(item) for item in dataclasses.fields(kind)}
+
+
+_CHECKS = {kind: _field_checks(kind) for kind in _NAMES}
 TERMINAL = (Finished, Failed, Stopped, Skipped)
 
 

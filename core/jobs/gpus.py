@@ -109,12 +109,12 @@ def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[G
     # The lines of a GPU's instances follow its own line.
     index, name, gpu_uuid = 0, "", ""
     for line in listing.splitlines():
-        gpu_match = _GPU_LINE.match(line.strip())
+        gpu_match, mig_match = _GPU_LINE.match(line.strip()), _MIG_LINE.match(line.strip())
         if gpu_match:
             index, name, gpu_uuid = int(gpu_match[1]), gpu_match[2], gpu_match[3]
-        elif (part := _MIG_LINE.match(line.strip())) and (gpu_uuid, int(part[2])) in memory:
-            total, free = memory[gpu_uuid, int(part[2])]
-            instance = Gpu(index, part[3], f"{name}{_MIG}{part[1]}", total, free, None, gpu_uuid)
+        elif mig_match and (gpu_uuid, int(mig_match[2])) in memory:
+            total, free = memory[gpu_uuid, int(mig_match[2])]
+            instance = Gpu(index, mig_match[3], f"{name}{_MIG}{mig_match[1]}", total, free, None, gpu_uuid)
             instances.setdefault(gpu_uuid, []).append(instance)
 
     # Instances replace the GPU that they are a part of.

@@ -44,6 +44,8 @@ def wait_for_turn(job: Job, reporter: Reporter,
     program uses the GPU. Until it returns None the job lets those behind it pass, and keeps its position.
     Raises `DependencyFailed` if a job in `after` did not finish or was deleted, and `StopRequested`.
     """
+
+    # The jobs whose results this one needs must still exist, unless it has begun before.
     readers: dict[str, JobReader] = {}
     for name in job.after:
         if name not in job.workspace.list_runs():

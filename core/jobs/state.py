@@ -242,9 +242,12 @@ class JobStateReducer:
         if event.seconds is None:  # the last progress belongs to the stage before
             self._latest = None
             self._recent.clear()
-        elif (stages := self._lists["stages"]) and stages[-1].name == event.name:
+
+        # The end of a stage takes the place of its beginning.
+        stages = self._lists["stages"]
+        if event.seconds is not None and stages and stages[-1].name == event.name:
             stages.pop()
-        self._lists["stages"].append(event)
+        stages.append(event)
 
     def _progress(self, event: Progress) -> None:
         last = self._latest

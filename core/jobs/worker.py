@@ -195,6 +195,7 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
         client.stop()  # its models would take GPU memory that this job needs
         return gpu_wait.reserve_or_reason()
 
+    # A job that is preempted gives its device up, waits behind the other one, and continues.
     preemptible = bool(VERBS[job.verb].preempted_by)
     while True:  # again each time it was preempted
         device = wait_for_turn(job, reporter, gpu_wait_reason)

@@ -191,9 +191,9 @@ class Certificate:
     def proves_more(self, other: Certificate) -> bool:
         """Whether it has all that `other` has and more; or more of the error rates, which cost the most."""
         names, other_names = self.proven(), other.proven()
-        rates, others_rates = ({name for name in proven_names if name.startswith(_RATE)}
-                               for proven_names in (names, other_names))
-        return names > other_names or rates > others_rates
+        rates = {name for name in names if name.startswith(_RATE)}
+        other_rates = {name for name in other_names if name.startswith(_RATE)}
+        return names > other_names or rates > other_rates
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""

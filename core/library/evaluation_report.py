@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -242,7 +243,9 @@ class EvaluationReport:
 
     def metrics(self, language: str) -> tuple[str, ...]:
         """The metrics that some model has in `language`."""
-        measured = {name for by_language in self.estimates.values() for name in by_language.get(language, {})}
+        measured = set[str]()
+        for by_language in self.estimates.values():
+            measured.update(by_language.get(language, {}))
         return tuple(name for name in METRICS if name in measured)
 
     def worst(self, name: str, count: int = 10) -> list[EvaluatedClip]:
@@ -395,7 +398,8 @@ def _markdown(report: EvaluationReport) -> Iterator[str]:
         yield f"\n## {language_name(language)}\n"
         sizes = {name: by_language[language] for name, by_language in report.estimates.items()
                  if language in by_language}
-        sentences = max((estimate.sentences for metrics in sizes.values() for estimate in metrics.values()), default=0)
+        estimates = chain.from_iterable(metrics.values() for metrics in sizes.values())
+        sentences = max((estimate.sentences for estimate in estimates), default=0)
         yield f"{sentences} sentences.\n"
         yield from _table(*tables(report, language))
         tests = [test for test in report.tests if test.language == language]
@@ -404,14 +408,14 @@ def _markdown(report: EvaluationReport) -> Iterator[str]:
                                    f"{show_test(test)}" for test in tests)
         for title, head, rows in group_tables(report, language):
             yield f"\n{title}:\n"
-            yield from _table(head, [[_cell(cell) for cell in row] for row in rows])
+            yield from _table(head, [list(map(_cell, row)) for row in rows])
 
     # Listening tests follow the measurements.
     for result in report.listening:
         yield f"\n## Listening test, {language_name(result.language)}\n\n{result.about}"
         for title, head, rows in listening_tables(result):
             yield f"\n{title}:\n"
-            yield from _table([_cell(name) for name in head], [[_cell(cell) for cell in row] for row in rows])
+            yield from _table(list(map(_cell, head)), [list(map(_cell, row)) for row in rows])
 
     # The end says how the figures came about.
     yield "\n## Models\n"
@@ -542,8 +546,10 @@ def with_section(card: str, section: str) -> str:
 
 def certificate_check(report: EvaluationReport, name: str, path: Path) -> CertificateCheck:
     """What a certificate says of the evaluation of the model `name`, whose report is the file `path`."""
-    summary = [f"{language} {METRICS[metric].title} {show(metric, metrics[metric])}"
-               for language, metrics in report.estimates[name].items() for metric in _SUMMARISED if metric in metrics]
+    summary = []
+    for language, metrics in report.estimates[name].items():
+        summary += [f"{language} {METRICS[metric].title} {show(metric, metrics[metric])}"
+                    for metric in _SUMMARISED if metric in metrics]
     return CertificateCheck(CHECK, "measured", "", f"{'; '.join(summary)}; {FOLDER}/{JSON} {hash_file(path)[:12]}",
                             "Estimates over sentences, with 95% intervals, of the report in the export.")
 

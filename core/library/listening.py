@@ -156,8 +156,11 @@ def design(conditions: int, turns: int, sentences: int) -> list[list[tuple[int, 
     A listener hears each sentence once and each condition equally often, where `sentences` is a multiple of
     `conditions`. Over all rows each sentence meets each condition in each turn exactly once.
     """
-    return [[(place, (place + row) % conditions, (place // conditions + row // conditions) % turns)
-             for place in range(sentences)] for row in range(conditions * turns)]
+    rows = []
+    for row in range(conditions * turns):
+        rows.append([(place, (place + row) % conditions, (place // conditions + row // conditions) % turns)
+                     for place in range(sentences)])
+    return rows
 
 
 def lay_out(test_plan: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, ...], tuple[Trial, ...],
@@ -277,6 +280,8 @@ def add_answers(workspace: Workspace, content: bytes, origin: object, folder: Pa
         raise UserError(f"{origin} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
     with foreign.reading(origin, _FROM_TEST):
         sheet = foreign.loads(content)
+
+    # The sheet names its test, which must be in this workspace.
     if not isinstance(sheet, dict) or sheet.get("format") != FORMAT or \
             not isinstance(sheet.get("sessions"), list):
         raise UserError(f"{origin} holds no answers of a listening test.", _FROM_TEST)
@@ -467,8 +472,8 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
     answers = []
     for key, session in sessions.items():
         for name, value in session.answers.items():
-            heard = tuple(models[clip] for clip in trials[name].clips)
-            answers.append(_Answer(names[key], trials[name].sentence, heard, value))
+            clip_models = tuple(models[clip] for clip in trials[name].clips)
+            answers.append(_Answer(names[key], trials[name].sentence, clip_models, value))
 
     listeners = []
     for name in dict.fromkeys(answer.listener for answer in answers):

@@ -151,13 +151,13 @@ def parse_key(text: str) -> PublicKey:
     try:
         content = base64.b64decode(key.text, validate=True)
         if key.kind == MINISIGN:
-            whole = len(content) == 42 and content[:2] == b"Ed"
+            is_complete = len(content) == 42 and content[:2] == b"Ed"
         else:
             fields = list(_fields(content))
-            whole = fields[0] == key.kind.encode() and (key.kind != _ED25519 or [*map(len, fields[1:])] == [32])
+            is_complete = fields[0] == key.kind.encode() and (key.kind != _ED25519 or [*map(len, fields[1:])] == [32])
     except (binascii.Error, ValueError, IndexError):
-        whole = False
-    if not whole:
+        is_complete = False
+    if not is_complete:
         raise UserError(f"{key.text[:60]!r} is no whole public key of the kind {key.kind}.", _KEY_HINT)
     return PublicKey(key.kind, base64.b64encode(content).decode())
 
@@ -199,10 +199,10 @@ def trust(workspace: Workspace, name: str, text: str) -> Signer:
         raise UserError(f"{name[:120]!r} is no name for a maker.",
                         "Use up to 100 letters, digits and . _ @ + -, such as an e-mail address.")
     signer, signers = Signer(name, parse_key(text)), read_signers(workspace)
-    for known in signers:
-        if (known.name == name) != (known.key == signer.key):
-            raise UserError(f"{known.name} is trusted here with the key {known.key.describe()}.",
-                            f"Remove that line first: python -m scripts.signature forget {known.name}.")
+    for trusted in signers:
+        if (trusted.name == name) != (trusted.key == signer.key):
+            raise UserError(f"{trusted.name} is trusted here with the key {trusted.key.describe()}.",
+                            f"Remove that line first: python -m scripts.signature forget {trusted.name}.")
     if signer not in signers:
         append_text(workspace.path / SIGNERS, f"{signer.name} {signer.key.kind} {signer.key.text}\n")
     return signer
@@ -214,7 +214,7 @@ def forget(workspace: Workspace, name: str) -> Signer:
     signer = next((signer for signer in signers if signer.name == name), None)
     if signer is None:
         raise UserError(f"Nobody is trusted here by the name {name[:120]!r}.",
-                        f"The names are: {', '.join(known.name for known in signers) or 'none yet'}.")
+                        f"The names are: {', '.join(entry.name for entry in signers) or 'none yet'}.")
     lines = [line for line, known in _read_lines(workspace) if known is None or known.name != name]
     write_text(workspace.path / SIGNERS, "".join(f"{line}\n" for line in lines))
     return signer
@@ -344,7 +344,7 @@ def check(workspace: Workspace, folder: Path, hash_one: HashFile = hash_file,
         return MakerSignature(MakerOutcome.INVALID, reason=f"{names[0]}: {foreign.reason_of(error)}.")
 
     # The signature is valid. Only now its list of files is compared with the files.
-    name = next((known.name for known in signers if known.key == key), "")
+    name = next((signer.name for signer in signers if signer.key == key), "")
     outcome = MakerOutcome.TRUSTED if name else MakerOutcome.UNKNOWN
     try:
         fault, changed = _differing(folder, content, hash_one)
@@ -393,6 +393,7 @@ def _verify_ssh(signature: bytes, content: bytes) -> PublicKey:
     if len(fields) != 5:
         raise ValueError("it has no five fields")
 
+    # The namespace keeps signatures that were made for other purposes from counting here.
     public, namespace, reserved, hash_name, raw = fields
     if namespace != NAMESPACE.encode():
         raise ValueError(f"it was made for {namespace[:40].decode('utf-8', 'replace')!r}, not for {NAMESPACE!r}")
@@ -404,6 +405,7 @@ def _verify_ssh(signature: bytes, content: bytes) -> PublicKey:
     except UserError as error:
         raise ValueError(error.message.rstrip(".")) from error
 
+    # Only Ed25519 is verified here; other kinds of keys need ssh-keygen.
     if key.ed25519 is None:
         _verify_by_program(signature, content, key)
         return key
@@ -426,11 +428,11 @@ def _verify_by_program(signature: bytes, content: bytes, key: PublicKey) -> None
         allowed.write_text(f"maker {key.kind} {key.text}\n", encoding="ascii")
         file.write_bytes(signature)
         try:
-            done = subprocess.run([program, "-Y", "verify", "-f", str(allowed), "-I", "maker", "-n", NAMESPACE, "-s",
-                                   str(file)], input=content, capture_output=True, timeout=60, check=False)
+            process = subprocess.run([program, "-Y", "verify", "-f", str(allowed), "-I", "maker", "-n", NAMESPACE,
+                                      "-s", str(file)], input=content, capture_output=True, timeout=60, check=False)
         except subprocess.TimeoutExpired as error:
             raise ValueError("ssh-keygen did not end within 60 s") from error
-    if done.returncode != 0:
+    if process.returncode != 0:
         raise ValueError("it is not of this list of files, or it was changed")
 
 
@@ -556,11 +558,11 @@ def _point(encoded: bytes) -> _Point | None:
     return x, y, 1, x * y % _P
 
 
-def _add(first: _Point, second: _Point) -> _Point:
-    a = (first[1] - first[0]) * (second[1] - second[0]) % _P
-    b = (first[1] + first[0]) * (second[1] + second[0]) % _P
-    c = 2 * first[3] * second[3] * _D % _P
-    d = 2 * first[2] * second[2] % _P
+def _add(p: _Point, q: _Point) -> _Point:
+    a = (p[1] - p[0]) * (q[1] - q[0]) % _P
+    b = (p[1] + p[0]) * (q[1] + q[0]) % _P
+    c = 2 * p[3] * q[3] * _D % _P
+    d = 2 * p[2] * q[2] % _P
     e, f, g, h = b - a, d - c, d + c, b + a
     return e * f % _P, g * h % _P, f * g % _P, e * h % _P
 
@@ -579,9 +581,9 @@ def _negative(point: _Point) -> _Point:
     return -point[0] % _P, point[1], point[2], -point[3] % _P
 
 
-def _same(first: _Point, second: _Point) -> bool:
-    return ((first[0] * second[2] - second[0] * first[2]) % _P == 0
-            and (first[1] * second[2] - second[1] * first[2]) % _P == 0)
+def _same(p: _Point, q: _Point) -> bool:
+    return ((p[0] * q[2] - q[0] * p[2]) % _P == 0
+            and (p[1] * q[2] - q[1] * p[2]) % _P == 0)
 
 
 def _encode(point: _Point) -> bytes:

@@ -92,24 +92,25 @@ def open_merged(folder: Path, base: WeightsFile, family: Family) -> MergedAdapte
         raise UserError(f"{folder} has {SETTINGS}, but no {WEIGHTS[0]}.", "Copy the whole folder that peft wrote.")
     adapters = family.open_weights(file)
     parts: dict[str, dict[str, str]] = {}
-    whole: dict[str, str] = {}
+    whole_tensors: dict[str, str] = {}
     unknown: list[str] = []
     for name in adapters.names:
         match = _FACTOR.fullmatch(name)
         plain = _plain(match[1] if match else name)
-        found = _find(base.names, f"{plain}.weight" if match else plain)
-        if found is None:
+        base_name = _find(base.names, f"{plain}.weight" if match else plain)
+        if base_name is None:
             unknown.append(name)
         elif match:
-            parts.setdefault(found, {})[match[2]] = name
+            parts.setdefault(base_name, {})[match[2]] = name
         else:
-            whole[found] = name
+            whole_tensors[base_name] = name
     if unknown:
         raise UserError(f"{file} has {len(unknown)} of {len(adapters.names)} tensors that belong to none of the base's "
                         f"{len(base.names)}, such as {unknown[0]}.",
                         "It was trained on another model; give the base it was made from.")
-    factors = {name: _factors(file, base, adapters, name, found, settings) for name, found in parts.items()}
-    return MergedAdapters(file, base, adapters, factors, whole)
+    factors = {name: _factors(file, base, adapters, name, factor_names, settings)
+               for name, factor_names in parts.items()}
+    return MergedAdapters(file, base, adapters, factors, whole_tensors)
 
 
 def _read_settings(path: Path) -> Mapping[str, Any]:
@@ -125,20 +126,20 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
     return settings
 
 
-def _factors(file: Path, base: WeightsFile, adapters: WeightsFile, name: str, found: Mapping[str, str],
+def _factors(file: Path, base: WeightsFile, adapters: WeightsFile, name: str, factor_names: Mapping[str, str],
              settings: Mapping[str, Any]) -> _Factors:
     """The factors of one tensor, whose shapes must fit it."""
-    embedding = "lora_embedding_A" in found
+    embedding = "lora_embedding_A" in factor_names
     kind = "lora_embedding_" if embedding else "lora_"
-    down, up = found.get(f"{kind}A", ""), found.get(f"{kind}B", "")
+    down, up = factor_names.get(f"{kind}A", ""), factor_names.get(f"{kind}B", "")
     if not down or not up:
-        raise UserError(f"{file} has only one of two factors of {name}: {', '.join(found.values())}.",
+        raise UserError(f"{file} has only one of two factors of {name}: {', '.join(factor_names.values())}.",
                         "Copy the whole folder that peft wrote.")
     (rank, inputs), (outputs, columns) = _matrix(adapters, down), _matrix(adapters, up)
     shape = base.shape(name)
     transposed = bool(settings.get("fan_in_fan_out")) and not embedding
-    wanted = (inputs, outputs) if transposed or embedding else (outputs, inputs)
-    if columns != rank or shape != wanted:
+    expected_shape = (inputs, outputs) if transposed or embedding else (outputs, inputs)
+    if columns != rank or shape != expected_shape:
         raise UserError(f"{file}: the factors of {name} are {(rank, inputs)} and {(outputs, columns)}; its shape in "
                         f"the base is {shape}.", "They belong to another model, or the file is damaged.")
     alpha = _pattern(settings, "alpha_pattern", name, settings.get("lora_alpha"))
@@ -146,7 +147,7 @@ def _factors(file: Path, base: WeightsFile, adapters: WeightsFile, name: str, fo
         raise UserError(f"{file.parent / SETTINGS} has the lora_alpha {alpha!r} for {name}; a number is expected.",
                         _HINT)
     scale = alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-    return _Factors(down, up, found.get("lora_magnitude_vector", ""), scale, transposed, embedding)
+    return _Factors(down, up, factor_names.get("lora_magnitude_vector", ""), scale, transposed, embedding)
 
 
 def _matrix(adapters: WeightsFile, name: str) -> tuple[int, int]:
@@ -173,13 +174,13 @@ def _plain(name: str) -> str:
     return name
 
 
-def _find(names: Sequence[str], wanted: str) -> str | None:
+def _find(names: Sequence[str], target: str) -> str | None:
     """The tensor of the base that `wanted` names: the whole name, or the end of either."""
-    if wanted in names:
-        return wanted
-    longer = [name for name in names if name.endswith(f".{wanted}")]
+    if target in names:
+        return target
+    longer = [name for name in names if name.endswith(f".{target}")]
     if len(longer) == 1:
         return longer[0]
-    parts = wanted.split(".")
+    parts = target.split(".")
     shorter = (".".join(parts[cut:]) for cut in range(1, len(parts) - 1))
     return next((name for name in shorter if name in names), None)

@@ -14,7 +14,7 @@ import random
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,7 +135,8 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     # If a check failed, no error rate of the base is reused, and the work is planned again.
     if not all(check.result == "passed" for check in proofs):
         work.plan(**_sentence_counts(inputs, unchanged, -1))
-        work.plan(**_sentence_counts(inputs, unchanged := set()))
+        unchanged = set()
+        work.plan(**_sentence_counts(inputs, unchanged))
 
     # Speech is synthesized last: it takes most of the time.
     errors, reused = _language_errors(inputs, unchanged, work)
@@ -324,12 +325,13 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             if not evaluator.can_score(language):
                 reason = unmeasured_reason(recogniser, language)
                 raise UserError(f"not measured, because {reason}" if reason else "no recogniser knows it")
-            if (new := language not in base.front_end.languages) and untrained is None:  # loaded only if needed
+            is_new = language not in base.front_end.languages
+            if is_new and untrained is None:  # loaded only if needed
                 untrained = load_extension(workspace, record.extension, base.device)
         except UserError as error:
             skipped.setdefault(error.message, []).append(language)
             continue
-        scorable[language] = untrained if new and untrained else base, evaluation.spread_evenly(sentences, count)
+        scorable[language] = untrained if is_new and untrained else base, evaluation.spread_evenly(sentences, count)
 
     probes = [*base_probes(base), *earlier_language_probes(workspace, base)]
 
@@ -429,9 +431,7 @@ def export_codec_check(base: Path, export: Path, family: Family) -> CertificateC
 
     base_check = base_codec_check(base)
     language_model = family.language_model_file(export).relative_to(export).as_posix()
-    base_hashes, hashes = (
-        {name: digest for name, digest in hash_tree(folder).items() if Path(name).suffix.lower() in _CODEC_SUFFIXES}
-        for folder in (base, export))
+    base_hashes, hashes = _hash_codec_files(base), _hash_codec_files(export)
     copied = {name: digest for name, digest in hashes.items()
               if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FILES)}
     known_hashes = set(base_hashes.values())
@@ -453,15 +453,26 @@ _REWRITTEN_SETTINGS = ("gpt", "gpt_checkpoint", "dataset")
 """Parts of a model's settings that name the number of text rows and the files of an export."""
 
 
+def _hash_codec_files(folder: Path) -> dict[str, str]:
+    return {name: digest for name, digest in hash_tree(folder).items() if Path(name).suffix.lower() in _CODEC_SUFFIXES}
+
+
 def _same_settings(base: Path, export: Path) -> bool:
     """Whether two files of settings are equal, but for what an export has to change."""
     if hash_file(base) == hash_file(export):
         return True
     if base.suffix != ".yaml":
         return False
-    base_settings, export_settings = ({name: value for name, value in dict(foreign.read_yaml(path)).items()
-                                       if name not in _REWRITTEN_SETTINGS} for path in (base, export))
+    base_settings, export_settings = dict(foreign.read_yaml(base)), dict(foreign.read_yaml(export))
+    for name in _REWRITTEN_SETTINGS:
+        base_settings.pop(name, None)
+        export_settings.pop(name, None)
     return base_settings == export_settings
+
+
+def _norm(tensors: Iterable[torch.Tensor]) -> float:
+    """The Euclidean norm over all numbers of all tensors."""
+    return sum(tensor.float().square().sum().item() for tensor in tensors) ** 0.5
 
 
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
@@ -475,8 +486,8 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     equal = sum(name in trained and torch.equal(originals[name], trained[name]) for name in originals)
     # Another scope changes nothing of the base, whatever tensors its checkpoint brings.
     changed = set(finetuned.changed) & set(originals) if finetuned.scope == "full" else set[str]()
-    frozen, frozen_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
-                            for tensors in (originals, trained))
+    frozen = hash_tensors({name: value for name, value in originals.items() if name not in changed})
+    frozen_after = hash_tensors({name: value for name, value in trained.items() if name not in changed})
     moved_rows = _moved_rows(originals, trained, [table for table in base.lm.text_tables if table in changed])
 
     # Rows and frozen tensors are compared by hash and by value.
@@ -497,11 +508,11 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
         moved = {name: (trained[name].float() - originals[name].float()) for name in changed}
         size = sum(value.numel() for value in moved.values())
         values = sum(int((value != 0).sum()) for value in moved.values())
-        norms = [sum(part.float().square().sum().item() for part in parts) ** 0.5
-                 for parts in (moved.values(), [originals[name] for name in changed])]
+        moved_norm = _norm(moved.values())
+        base_norm = _norm(originals[name] for name in changed)
         checks.append(CertificateCheck(
             "changed_tensors", "measured", "", f"{len(changed)} of {len(originals)} tensors; {values:,} of {size:,} "
-            f"numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
+            f"numbers; by {moved_norm / max(base_norm, 1e-30):.3%} of their norm",
             "What the training changed of the base model itself."))
 
     # What the trainer saw in its memory is reported, not computed here.
@@ -593,8 +604,9 @@ def _front_end_check(inputs: CertificateInputs) -> CertificateCheck:
 
 def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
     """Whether base-language sentences are encoded as before."""
-    texts = [(language, sentence.text) for language in inputs.base.front_end.base_languages
-             for sentence in evaluation.base_recordings(inputs.base, language)]
+    texts: list[tuple[str, str]] = []
+    for language in inputs.base.front_end.base_languages:
+        texts += [(language, sentence.text) for sentence in evaluation.base_recordings(inputs.base, language)]
     texts += [(item.language, item.text) for item in inputs.probes if item.text]
     base, extended = inputs.base.front_end, inputs.finetuned.front_end
     same = sum(np.array_equal(base.encode(text, language), extended.encode(text, language)) for language, text in texts)
@@ -673,9 +685,11 @@ def _same_audio(inputs: CertificateInputs, languages: Sequence[str], work: Certi
     """Whether base and finetuned model synthesize a few sentences of each language as the same samples."""
     sentences = {code: evaluation.spread_evenly(inputs.sentences[code][1], _SPOT_CHECK_SENTENCES) for code in languages}
     base_scores, scores = (_score_speech(inputs, model, sentences, work) for model in (inputs.base, inputs.finetuned))
-    return all(base_scores[code] and ([score.audio_hash for score in base_scores[code]]
-                                      == [score.audio_hash for score in scores[code]])
-               for code in languages)
+    for code in languages:
+        base_audio = [score.audio_hash for score in base_scores[code]]
+        if not base_audio or base_audio != [score.audio_hash for score in scores[code]]:
+            return False
+    return True
 
 
 def _score_speech(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, Sequence[HeldOutSentence]],

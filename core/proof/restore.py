@@ -119,7 +119,8 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
 
         proof = replace(proof, kind="restored", checks=(*proof.checks, export_codec_check(base.base_folder, folder,
                                                                                         base.family)))
-        if failed := proof.failed():
+        failed = proof.failed()
+        if failed:
             raise UserError(f"The restored model failed its own checks: {', '.join(failed)}. It was not kept.",
                             "The disk may be failing, or the base model was changed; download it again.")
         certificate.write(folder / CERTIFICATE, proof)
@@ -192,9 +193,11 @@ def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Map
     """The certificate of `restored`, as loaded from its files."""
     base_values, values = base.lm.module.state_dict(), base_tensors(restored.lm.module)
     tables = base.lm.text_tables
-    expected, actual_hash = (hash_tensors({name: side[name] for name in tables}) for side in (base_values, values))
+    expected = hash_tensors({name: base_values[name] for name in tables})
+    actual_hash = hash_tensors({name: values[name] for name in tables})
     kept_rows = {name: value.detach() for name, value in new_rows(restored.lm.module, base.lm.text_tables).items()}
 
+    # The model was loaded from its files again, so the checks cover what was written.
     pairs = [("prefix_rows", expected, actual_hash, "The old rows of every text table are those of the base."),
              ("frozen_tensors", hash_tensors(base_values), hash_tensors(values),
               "Every tensor of the base is what it was."),

@@ -61,12 +61,12 @@ def read_key(host: str, key_file: str) -> str:
     return key
 
 
-def allowed_names(host: str, more: tuple[str, ...]) -> frozenset[str]:
+def allowed_names(host: str, host_names: tuple[str, ...]) -> frozenset[str]:
     """The Host names that are answered, in lower case and without a port; `UserError` for one that is no name."""
     names = {*LOOPBACK_NAMES}
     if host not in ("0.0.0.0", "::"):
         names.add(f"[{host}]" if ":" in host else host)
-    for name in more:
+    for name in host_names:
         match = _HOST.fullmatch(name.strip())
         if match is None:
             raise UserError(f"{name!r} is not a name of a server.", "Give one such as speech.example.org.")
@@ -111,6 +111,8 @@ class GuardedServer:
                 return
             await send({"type": "websocket.close", "code": 1008})
             return
+
+        # A client may name its request; a name that could break a log line is replaced.
         headers = Headers(scope=scope)
         given_id = headers.get("x-request-id", "")
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex
@@ -146,8 +148,9 @@ class GuardedServer:
             self._check(scope, headers, allowed_origin)
             await self._app(scope, receive_limited, send_with_headers)
         except Refusal as refusal:
-            more = {"www-authenticate": "Bearer"} if refusal.status_code == 401 else {}
-            await _answer(send_with_headers, refusal.status_code, error_body(refusal.detail, refusal.code), more)
+            extra_headers = {"www-authenticate": "Bearer"} if refusal.status_code == 401 else {}
+            await _answer(send_with_headers, refusal.status_code, error_body(refusal.detail, refusal.code),
+                          extra_headers)
 
     def _check(self, scope: Scope, headers: Headers, allowed_origin: str | None) -> None:
         hosts = headers.getlist("host")

@@ -183,10 +183,12 @@ class SpeechResponse(Response):
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(parts.put_nowait, part)
 
+        # The engine calls `put` from its own thread.
         request = SpeechRequest(self._voice.synthesizer, self._voice.language, self._chunks,
                                 SamplingOptions(seed=self._body.seed), put, put, self._began)
         outcome = "error"
         try:
+            # The request ends with its last chunk, or when its client has left.
             self._server.engine.submit(request)
             sender = asyncio.create_task(self._send_speech(parts, send))
             watcher = asyncio.create_task(_wait_until_gone(receive))
@@ -206,10 +208,11 @@ class SpeechResponse(Response):
             self._server.engine.cancel(request)
             self._server.engine.release()
             self._count(outcome)
+            # Another thread may still encode: closing waits for it, and must not hold up the other requests.
             await asyncio.shield(asyncio.to_thread(self._close))
 
     async def _send_speech(self, parts: asyncio.Queue[SynthesizedChunk | Exception | None], send: Send) -> None:
-        whole: list[bytes] = []
+        pieces: list[bytes] = []
         while (part := await parts.get()) is not None:
             if isinstance(part, Exception):
                 raise part
@@ -222,13 +225,13 @@ class SpeechResponse(Response):
             if self._body.streamed:
                 await self._send_part(send, data)
             else:
-                whole.append(data)
-        whole.append(await asyncio.to_thread(self._finish))
+                pieces.append(data)
+        pieces.append(await asyncio.to_thread(self._finish))
         if self._body.streamed:
-            await self._send_part(send, whole[0])
+            await self._send_part(send, pieces[0])
             await self._send_end(send)
             return
-        data = b"".join(whole)
+        data = b"".join(pieces)
         if self._body.stream_format == "sse":
             await self._send_part(send, data)
             await self._send_end(send)
@@ -249,10 +252,10 @@ class SpeechResponse(Response):
         with self._encoding:
             if self._closed:
                 return b""
-            rest = self._stretch.finish()
+            tail = self._stretch.finish()
             if self._recogniser is not None:
-                self._sound.append(rest)
-            return self._encoder.push(rest) + self._encoder.finish()
+                self._sound.append(tail)
+            return self._encoder.push(tail) + self._encoder.finish()
 
     def _close(self) -> None:
         """Close the encoder; a thread may still encode for a client that has left."""
@@ -274,10 +277,10 @@ class SpeechResponse(Response):
             await self._send_start(send, None)
         data = b""
         if self._body.stream_format == "sse":
-            done: dict[str, object] = {"type": "speech.audio.done", "usage": self._usage()}
+            end: dict[str, object] = {"type": "speech.audio.done", "usage": self._usage()}
             if self._recogniser is not None:
-                done["words"] = await asyncio.to_thread(self._word_times, self._recogniser)
-            data = _event(done)
+                end["words"] = await asyncio.to_thread(self._word_times, self._recogniser)
+            data = _event(end)
         await send({"type": "http.response.body", "body": data})
 
     def _usage(self) -> dict[str, int]:
@@ -302,13 +305,13 @@ class SpeechResponse(Response):
                     "headers": [(name.encode(), value.encode()) for name, value in headers.items()]})
 
     async def _send_error(self, send: Send, error: Exception) -> None:
-        known = api_error(error)
+        response = api_error(error)
         if not self._sent:
-            await _error_response(known)({"type": "http"}, _nothing, send)
+            await _error_response(response)({"type": "http"}, _nothing, send)
             return
         if self._body.stream_format == "sse":
             await send({"type": "http.response.body", "more_body": True,
-                        "body": _event({"type": "error", **json.loads(known.body)})})
+                        "body": _event({"type": "error", **json.loads(response.body)})})
             await send({"type": "http.response.body", "body": b""})
             return
         raise error  # the connection is cut, so that the client sees that the sound is not complete
@@ -374,6 +377,7 @@ def build_api(server: SpeechServer) -> FastAPI:
     api.add_api_route("/health", health, methods=["GET"])
     api.add_api_route("/metrics", metrics, methods=["GET"], response_model=None)
 
+    # All errors have the form of OpenAI's API, so that its clients can show them.
     async def known_error(_request: Request, error: Exception) -> Response:
         return _error_response(api_error(error))
 

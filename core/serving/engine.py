@@ -105,8 +105,8 @@ class SpeechEngine:
             command()
 
     def _end_late_requests(self) -> None:
-        now = time.monotonic()
-        late = [request for request in self._synthesizer.open_requests if now - request.arrived > self._max_seconds]
+        time_s = time.monotonic()
+        late = [request for request in self._synthesizer.open_requests if time_s - request.arrived > self._max_seconds]
         for request in late:
             self._synthesizer.cancel(request)
             request.finish(UserError(f"The request was not done after {self._max_seconds:g} s.",

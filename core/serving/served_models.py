@@ -114,10 +114,10 @@ class ServedModels:
 
     def voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
         """The names of voices: the default one, those of the model, recordings of the workspace, and speakers."""
-        own = self._own_voices(reference, synthesizer)
+        model_voices = self._own_voices(reference, synthesizer)
         recordings = [path.stem for path in reference_voices.list_recordings(self._workspace)]
         speakers = [f"{SPEAKER}{name}" for name in self._speakers(reference) if name]
-        return tuple(dict.fromkeys((DEFAULT_VOICE, *own, *recordings, *speakers)))
+        return tuple(dict.fromkeys((DEFAULT_VOICE, *model_voices, *recordings, *speakers)))
 
     def open(self, reference: str, voice: str, language: str, instructions: str) -> LoadedVoice:
         """The model in a voice, for a language that it speaks; loaded if it is not, or if its files have changed."""
@@ -144,17 +144,17 @@ class ServedModels:
         loaded = self._cache.synthesizer(reference, self._workspace, self._device, self._options.precision, path, sound,
                                          self._options.unknown)
         key = (reference, path, sound.model_dump_json())
-        known = self._synthesizers.pop(key, None)
+        current = self._synthesizers.pop(key, None)
         # The synthesizer that is known has the voice's prepared keys and values.
-        if known is None or known.synthesizer.model is not loaded.synthesizer.model or (
-                known.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
-            known = loaded
-        self._synthesizers = {old: kept for old, kept in self._synthesizers.items()
-                              if old[0] != reference or kept.synthesizer.model is known.synthesizer.model}
-        self._synthesizers[key] = known
+        if current is None or current.synthesizer.model is not loaded.synthesizer.model or (
+                current.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
+            current = loaded
+        self._synthesizers = {old: cached for old, cached in self._synthesizers.items()
+                              if old[0] != reference or cached.synthesizer.model is current.synthesizer.model}
+        self._synthesizers[key] = current
         while len(self._synthesizers) > _LAST_SYNTHESIZERS:
             del self._synthesizers[next(iter(self._synthesizers))]
-        return known
+        return current
 
     def _voice_option(self, reference: str, voice: str) -> str:
         """The option of a voice by its name. A name is looked up in lists, and never taken for a path."""
@@ -176,12 +176,12 @@ class ServedModels:
     def _own_voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
         """The voices that come with a model; they are read once, as that takes as long as a sentence."""
         model = synthesizer.model
-        known = self._voice_names.get(reference)
-        if known is None or known[0]() is not model:
+        cached = self._voice_names.get(reference)
+        if cached is None or cached[0]() is not model:
             names = tuple(model.family.load_voices(model.base_folder))
             # A weak reference, because a model that was replaced would stay until somebody lists its voices.
-            known = self._voice_names[reference] = weakref.ref(model), names
-        return known[1]
+            cached = self._voice_names[reference] = weakref.ref(model), names
+        return cached[1]
 
     def _speakers(self, reference: str) -> Sequence[str]:
         model = resolve(self._workspace, reference)
@@ -190,8 +190,8 @@ class ServedModels:
     def _default_language(self, synthesizer: Synthesizer) -> str:
         """The option, else the first new language of the model, else English, else its first language."""
         languages = tuple(synthesizer.front_end.languages)
-        wanted = (self._options.language, *synthesizer.model.new_languages, "en")
-        return next((code for code in wanted if code in languages), languages[0])
+        preferences = (self._options.language, *synthesizer.model.new_languages, "en")
+        return next((code for code in preferences if code in languages), languages[0])
 
 
 def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
@@ -232,6 +232,7 @@ def _emotion_of(instructions: str) -> EmotionOptions:
                             f"Write emotions with weights from 0 to 1, such as `happy 0.6, calm 0.2`: "
                             f"{', '.join(EMOTIONS)}.")
         weights[name] = weight
-    if (total := sum(weights.values())) > 1:
+    total = sum(weights.values())
+    if total > 1:
         raise UserError(f"The weights of the emotions sum to {total:g}; the sum must be at most 1.", "Lower them.")
     return EmotionOptions.model_validate(weights)

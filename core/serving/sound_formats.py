@@ -112,9 +112,9 @@ class _PlainEncoder:
 
 
 def _wav_header(rate: int, size: int) -> bytes:
-    whole = min(size + 36, _UNKNOWN_LENGTH)
-    return struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", whole, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data",
-                       size)
+    riff_size = min(size + 36, _UNKNOWN_LENGTH)
+    return struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", riff_size, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16,
+                       b"data", size)
 
 
 class _GrowingFile(io.RawIOBase):
@@ -203,10 +203,10 @@ class _FfmpegEncoder:
     def finish(self) -> bytes:
         self._stream("stdin").close()
         os.set_blocking(self._stream("stdout").fileno(), True)
-        rest = self._stream("stdout").read()
+        tail = self._stream("stdout").read()
         if self._process.wait():
             raise RuntimeError(f"ffmpeg ended with status {self._process.returncode}")
-        return rest
+        return tail
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -235,8 +235,8 @@ class _Resampled:
         return self._encoder.push(self._stream.resample_chunk(waveform.astype(np.float32)))
 
     def finish(self) -> bytes:
-        rest = self._stream.resample_chunk(np.zeros(0, np.float32), last=True)
-        return self._encoder.push(rest) + self._encoder.finish()
+        tail = self._stream.resample_chunk(np.zeros(0, np.float32), last=True)
+        return self._encoder.push(tail) + self._encoder.finish()
 
     def close(self) -> None:
         self._encoder.close()

@@ -68,11 +68,11 @@ def align_words(text: str, waveform: np.ndarray, sample_rate: int, recogniser: C
     aligned = aligner.finish()
 
     times: list[WordTime] = []
-    for word, ids, first in zip(words, spelled, first_labels, strict=True):
-        if first is None or aligned.begins[first] < 0:
+    for word, ids, start in zip(words, spelled, first_labels, strict=True):
+        if start is None or aligned.begins[start] < 0:
             times.append(WordTime(word, None, None))
             continue
-        begin, end = aligned.begins[first], aligned.ends[first + len(ids) - 1]
+        begin, end = aligned.begins[start], aligned.ends[start + len(ids) - 1]
         times.append(WordTime(word, round(float(begin) * recogniser.frame_s, 3),
                               round(float(end) * recogniser.frame_s, 3)))
     return times

@@ -199,6 +199,7 @@ class Hub:
         bound_answers()
         with (self._explained(file.repository, file.commit, file.name),
               get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response):
+            # The answer may be an end of the file, an error, or compressed against the request.
             if start and response.status_code == 416:  # nothing is behind `start`
                 yield ByteStream(start, _total_of(response), iter(()))
                 return

@@ -118,9 +118,9 @@ def _rows(source: str, language: str) -> Iterator[list[SourceRow]]:
         yield []
         return
     with source_preview.opened(place) as path:
-        found = islice(import_source(path, language, foreign=source_preview.is_foreign(place)),
-                       source_preview.MOST_ENTRIES) if path else ()
-        yield [entry for entry in found if isinstance(entry, SourceRow) and entry.text.strip()]
+        entries = islice(import_source(path, language, foreign=source_preview.is_foreign(place)),
+                         source_preview.MOST_ENTRIES) if path else ()
+        yield [entry for entry in entries if isinstance(entry, SourceRow) and entry.text.strip()]
 
 
 def _spread(rows: Sequence[SourceRow], count: int) -> list[SourceRow]:
@@ -151,13 +151,13 @@ def _with_recordings(source: str, rows: Sequence[SourceRow]) -> Iterator[list[So
 def _inside(audio: Path, archive: str) -> str:
     """The path of a recording below the folder into which its archive was unpacked, which is named like it."""
     parts = audio.parts
-    at = parts.index(archive)
-    return "/".join(parts[at + 1:])
+    place = parts.index(archive)
+    return "/".join(parts[place + 1:])
 
 
 def _read_all(rows: Sequence[SourceRow]) -> list[tuple[SourceRow, Samples, int]]:
     """The rows that can be read, with waveform (S,) and sample rate."""
-    found = []
+    recordings = []
     for row in rows:
         try:
             if row.audio.stat().st_size > _LARGEST_FILE:
@@ -167,10 +167,10 @@ def _read_all(rows: Sequence[SourceRow]) -> list[tuple[SourceRow, Samples, int]]
             if row.is_part:
                 waveform = next(iter(read_spans(row.audio, [(row.begin_s, row.end_s or sound.facts.duration_s)])))
             if len(waveform):
-                found.append((row, waveform, rate))
+                recordings.append((row, waveform, rate))
         except (UserError, OSError, StopIteration):
             continue
-    return found
+    return recordings
 
 
 def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Path) -> SourceAssessment:
@@ -215,9 +215,9 @@ def _best(read: Sequence[tuple[SourceRow, Samples, int]], count: int) -> list[tu
 def _write(clips: Sequence[tuple[SourceRow, Samples, int]], folder: Path) -> list[PlayedClip]:
     """The clips as 16-bit WAV files, which every browser plays."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    played_clips = []
     for number, (row, waveform, rate) in enumerate(clips):
         path = f"{number}.wav"
         soundfile.write(folder / path, np.clip(waveform, -1.0, 1.0), rate, subtype="PCM_16")
-        written.append(PlayedClip(row.text.strip(), path, round(len(waveform) / rate, 2), row.speaker))
-    return written
+        played_clips.append(PlayedClip(row.text.strip(), path, round(len(waveform) / rate, 2), row.speaker))
+    return played_clips

@@ -217,6 +217,8 @@ def _run_ffmpeg(name: str, chapters: Sequence[AudioChapter], sample_rate: int, a
     if program is None:
         raise UserError("An audiobook is written by ffmpeg, which is not on this machine.",
                         "Install ffmpeg, then continue.")
+
+    # The protocols that ffmpeg may use are limited to its pipe and to files: it opens no address.
     command = [program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file,pipe", "-f", "f32le",
                "-ar", str(sample_rate), "-ac", "1", "-i", "pipe:0", *arguments]
     with (tempfile.TemporaryFile() as messages,

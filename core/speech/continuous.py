@@ -144,8 +144,11 @@ class ContinuousSynthesizer:
 
     def _join_waiting(self) -> None:
         # A request begins with its first chunk alone, because only that is streamed.
-        candidates = [chunk for chunks in self._chunks.values() if chunks
-                      for chunk in chunks[:1 if chunks[0].first else _CHUNKS_AT_ONCE] if chunk.speech is None]
+        candidates: list[_Chunk] = []
+        for chunks in self._chunks.values():
+            count = 1 if chunks and chunks[0].first else _CHUNKS_AT_ONCE
+            candidates += [chunk for chunk in chunks[:count] if chunk.speech is None]
+
         for chunk in sorted(candidates, key=lambda candidate: candidate.priority):
             # Some rows are kept for first chunks, so that a new request is heard soon.
             limit = self._max_texts if chunk.first else self._max_texts - self._max_texts // _RESERVED_SHARE

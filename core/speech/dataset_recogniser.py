@@ -108,7 +108,11 @@ class TrainedHead:
 def encode_texts(texts: Sequence[str], letters: Sequence[str]) -> list[list[int]]:
     """Texts of letters as labels, without letters that are not in `letters`."""
     labels = {letter: number for number, letter in enumerate(letters, 1)}
-    return [[labels[letter] for letter in text if letter in labels] for text in texts]
+
+    def encode(text: str) -> list[int]:
+        return [labels[letter] for letter in text if letter in labels]
+
+    return list(map(encode, texts))
 
 
 def fits(labels: torch.Tensor, frames: int) -> bool:

@@ -72,8 +72,10 @@ def compare_texts(dataset: PreparedDataset, texts: Sequence[str], recogniser: CT
     text the recogniser cannot take are left out. `progress` gets the clips that are done, and all that are compared.
     """
     label_of = {letter: number for number, letter in enumerate(recogniser.letters, start=1)}
-    spelled = [[label_of[letter] for letter in recogniser.normalise(text, language) if letter in label_of]
-               for text in texts]
+    spelled: list[list[int]] = []
+    for text in texts:
+        letters = recogniser.normalise(text, language)
+        spelled.append([label_of[letter] for letter in letters if letter in label_of])
     places = [place for place, clip in enumerate(dataset.clips) if clip.language == language and spelled[place]]
     sample = places if thorough or len(places) <= _MAX_WITHOUT_SAMPLE else spread_evenly(places, _SAMPLE)
 

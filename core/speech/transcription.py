@@ -214,9 +214,9 @@ class HubTranscriber:
         generated = output.sequences[:, -len(output.scores):]
         log_probs = torch.stack(output.scores, 1).float().log_softmax(-1).gather(2, generated[..., None])[..., 0]
         ends = {loaded.tokenizer.eos_token_id, loaded.tokenizer.pad_token_id}
-        mask = torch.tensor([[int(number) not in ends for number in row] for row in generated], device=log_probs.device)
         texts = loaded.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-        for text, row, keep in zip(texts, log_probs, mask, strict=True):
+        for text, row, numbers in zip(texts, log_probs, generated.tolist(), strict=True):
+            keep = torch.tensor([number not in ends for number in numbers], device=log_probs.device)
             score = float(row[keep].exp().mean()) if bool(keep.any()) else 0.0
             transcripts.append(Transcript(" ".join(text.split()), score))
         return transcripts
@@ -279,15 +279,23 @@ class Speller:
 
     def encode(self, word: str) -> list[int]:
         text = romanise(word) if self.romanised else unicodedata.normalize("NFC", word)
-        return [number for letter in text if letter.isalnum() or unicodedata.category(letter)[0] == "M" or letter == "'"
-                for number in self._signs_of(letter)]
+        numbers: list[int] = []
+        for letter in text:
+            # Marks belong to their letters, and the apostrophe to words of many languages.
+            if letter.isalnum() or unicodedata.category(letter)[0] == "M" or letter == "'":
+                numbers += self._signs_of(letter)
+        return numbers
 
     def _signs_of(self, letter: str) -> list[int]:
         for form in (letter, letter.lower(), letter.upper()):
             if form in self.signs:
                 return [self.signs[form]]
-        parts = unicodedata.normalize("NFKD", letter)
-        return [self.signs[form] for part in parts for form in (part.lower(), part.upper()) if form in self.signs][:4]
+
+        # A letter without a sign is spelled by its parts, such as the letter below an accent.
+        numbers: list[int] = []
+        for part in unicodedata.normalize("NFKD", letter):
+            numbers += [self.signs[form] for form in (part.lower(), part.upper()) if form in self.signs]
+        return numbers[:4]
 
 
 def recogniser_language_names(language: str, recogniser_language: str = "") -> tuple[str, ...]:

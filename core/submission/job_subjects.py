@@ -30,7 +30,8 @@ def subject(state: JobState) -> str:
 def _language(state: JobState) -> str:
     """The name of the language that the options give, else that of the dataset; empty where neither says it."""
     code = state.job.settings.get("language")
-    if not code and (dataset := state.job.settings.get("dataset")):
+    dataset = state.job.settings.get("dataset")
+    if not code and dataset:
         code = _language_of(state.job.workspace.datasets / str(dataset), int(time.monotonic() / _REMEMBERED_S))
     return language_name(str(code)) if code and state.verb != "doctor" else ""
 

@@ -231,6 +231,7 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
             # The job makes it.
             continue
 
+        # What a value names may depend on its prefix.
         match kind:
             case "dataset" if isinstance(options, TrainOptions) and field == "replay_datasets":
                 for name in languages.split_names(value) if options.scope == "full" else ():

@@ -70,14 +70,14 @@ def describe(book: Book) -> str:
 def language_of(book: Book, options: BookOptions, languages: Sequence[str]) -> str:
     """The language to read in: the option, else that of the book; `UserError` if the model does not speak it."""
     hint = f"The model speaks {', '.join(languages)}. Choose one with --language, or a model of the book's language."
-    wanted = options.language or book.language.strip().lower().replace("_", "-")
-    if not wanted:
+    language = options.language or book.language.strip().lower().replace("_", "-")
+    if not language:
         raise UserError(f"{Path(options.book).name} does not say in which language it is.", hint)
     # Books say en-US; models have en.
-    for code in (wanted, wanted.partition("-")[0], code_of(wanted)):
+    for code in (language, language.partition("-")[0], code_of(language)):
         if code in languages:
             return code
-    raise UserError(f"{options.voice_model} does not speak {wanted[:40]!r}, the language of the book.", hint)
+    raise UserError(f"{options.voice_model} does not speak {language[:40]!r}, the language of the book.", hint)
 
 
 def read_pronunciations(path: str) -> dict[str, str]:
@@ -156,17 +156,17 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
             if block.kind == "break" and len(sentences) > chapter_start:
                 sentences[-1] = replace(sentences[-1], pause_s=max(sentences[-1].pause_s, options.heading_pause_s))
             for text in split_sentences(block.text, ends, language):
-                spoken = pronounce(text)
-                spoken = rules.verbalize(spoken) if rules is not None else spoken
+                reading = pronounce(text)
+                reading = rules.verbalize(reading) if rules is not None else reading
                 # A sentence of marks alone has nothing to speak.
-                if not any(character.isalnum() for character in spoken):
+                if not any(character.isalnum() for character in reading):
                     continue
-                missing = front_end.unknown_characters(spoken, language)
-                unknown.update(missing)
-                if missing and options.unknown == "leave_out" and not front_end.can_read(spoken, language):
+                unknown_here = front_end.unknown_characters(reading, language)
+                unknown.update(unknown_here)
+                if unknown_here and options.unknown == "leave_out" and not front_end.can_read(reading, language):
                     unreadable += 1
                     continue
-                sentences.append(Sentence(len(titles), text, spoken, options.sentence_pause_s))
+                sentences.append(Sentence(len(titles), text, reading, options.sentence_pause_s))
             # A heading that nothing was read of, or a drawing, leaves the pause of what stands before it.
             if block.text and len(sentences) > chapter_start:
                 sentences[-1] = replace(sentences[-1], pause_s=pause_s)
@@ -186,8 +186,8 @@ def _refuse_unknown(unknown: Counter[str], options: BookOptions, language: str) 
     if unknown and options.unknown == "refuse":
         counts = ", ".join(f"{character} in {pluralize(count, 'sentence')}"
                            for character, count in unknown.most_common(8))
-        more = f" and {len(unknown) - 8} others" if len(unknown) > 8 else ""
-        raise UserError(f"The book has characters outside the vocabulary of {language!r}: {counts}{more}.",
+        remainder = f" and {len(unknown) - 8} others" if len(unknown) > 8 else ""
+        raise UserError(f"The book has characters outside the vocabulary of {language!r}: {counts}{remainder}.",
                         "Respell the words with a pronunciation list (--pronunciations), or leave these characters out "
                         "(--unknown leave_out).")
 

@@ -222,7 +222,8 @@ def read_tokenizer(path: Path, word_start: str = "") -> ImportedTokenizer:
         content = foreign.read_bytes(path)
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", _FORMATS_HINT) from error
-    if (listed := _listed_pieces(path, content)) is not None:
+    listed = _listed_pieces(path, content)
+    if listed is not None:
         marks = {piece for piece in listed if _MARK.fullmatch(piece)}
         ids = {piece.removeprefix("##"): row for piece, row in listed.items()}
         ranked = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in marks]

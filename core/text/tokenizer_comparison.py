@@ -184,12 +184,14 @@ def _measure(name: str, front_end: FrontEnd, pieces: Pieces | None, texts: Compa
     def encode(text: str) -> tuple[list[int], str]:  # the text is normalised already
         return front_end.spell(text, texts.language if pieces else "")
 
+    # Tokens are counted over all texts, the overhead of a text only against the limit of the model.
     train, held_out = [encode(text) for text in texts.train], [encode(text) for text in texts.held_out]
     every = [*train, *held_out]
     tokens, length = count_tokens(every, front_end.unknown_id), max(1, sum(map(len, texts.all)))
     characters = characters_of(texts.all)
     overhead = front_end.overhead(texts.language) if pieces else 3
 
+    # A row that training texts hardly use stays close to its initial values.
     uses = Counter(chain.from_iterable(ids for ids, _ in train))
     added = [token for token in front_end.added_tokens() if token.language == texts.language] if pieces else []
     rare = sorted(((token.text, uses[token.id]) for token in added

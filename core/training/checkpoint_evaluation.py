@@ -589,9 +589,11 @@ def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Seque
             refused.append(lacking)
         elif not tts.front_end.normalise(text, sentence.language):
             refused.append(f"“{sentence.text}” (nothing to speak)")
-        elif (length := len(tts.front_end.encode(text, sentence.language))) > tts.lm.max_text_length:
-            refused.append(f"“{sentence.text}” ({length} text ids, the model holds {tts.lm.max_text_length})")
         else:
+            length = len(tts.front_end.encode(text, sentence.language))
+            if length > tts.lm.max_text_length:
+                refused.append(f"“{sentence.text}” ({length} text ids, the model holds {tts.lm.max_text_length})")
+                continue
             sentences[sentence.language].append(HeldOutSentence(text, None, category=sentence.category))
             changed += [lacking] if unknown else []
 

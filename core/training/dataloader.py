@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class TrainingData:
     def content_hash(self) -> str:
         """sha256 over the clips as the model sees them: ids, codes, conditioning, in their order."""
         digest = hashlib.sha256()
-        augmented = (variant for item in self.train for variant in self.variants.get(item.id, ()))
+        augmented = chain.from_iterable(self.variants.get(item.id, ()) for item in self.train)
         for item in (*self.train, *self.held_out, *augmented):
             digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
             conditioning = (item.conditioning[name] for name in sorted(item.conditioning))
@@ -228,7 +229,10 @@ class _UtteranceReader:
                  recipe: AugmentationRecipe) -> dict[str, tuple[Utterance, ...]]:
         """The augmented variants of the training clips, by clip id, if they have features and are not too long."""
         clips = {clip.id: clip for clip in dataset.clips}
-        variant_keys = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].feature_key)]
+        variant_keys: list[tuple[Utterance, str]] = []
+        for item in train:
+            variant_keys += [(item, key) for key, _ in recipe.of(clips[item.id].feature_key)]
+
         variants: dict[str, tuple[Utterance, ...]] = {}
         for item, key in variant_keys:
             features = self._features(key)

@@ -36,6 +36,8 @@ def train_decoder(options: TrainOptions, workspace: Workspace, reporter: Reporte
     path = reporter.directory / records.DECODER
     if not options.decoder_minutes or path.is_file():
         return
+
+    # The options are checked before any recording is read.
     extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     base = extension.origin.model
     family = family_named(family_of(workspace, base))
@@ -53,6 +55,7 @@ def train_decoder(options: TrainOptions, workspace: Workspace, reporter: Reporte
         def report(share: float) -> None:
             progress(Progress(round(share * seconds), seconds, "seconds", "of the decoder's training"))
 
+        # The file takes its name when it is complete, because its name says that the training is done.
         tensors = family.adapt_decoder(workspace.model(base), device, waveforms, seconds, options.seed, report)
         halves = {name: value.half() for name, value in tensors.items()}
         writing = path.with_suffix(".writing")

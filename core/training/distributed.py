@@ -152,8 +152,13 @@ class ProcessGroup:
         with self.reporting_dead_ranks():
             dist.gather_object({name: value.cpu() for name, value in tensors.items()}, gathered, 0,
                                group=self._wait_group)
-        return {f"{_RANK}{rank}/{name}": value for rank, tensors_of_rank in enumerate(gathered or [])
-                if rank for name, value in tensors_of_rank.items()}
+
+        # Rank 0 has its own tensors already.
+        tensors_by_name: dict[str, torch.Tensor] = {}
+        for rank, tensors_of_rank in enumerate(gathered or []):
+            if rank:
+                tensors_by_name.update({f"{_RANK}{rank}/{name}": value for name, value in tensors_of_rank.items()})
+        return tensors_by_name
 
     def for_rank(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors of this rank among those that `gather` returned."""

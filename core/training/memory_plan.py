@@ -102,13 +102,13 @@ class MicrobatchPlan:
         return replace(self, splits=self.splits * 2) if self.micro_batch_size(batch_size) > 1 else None
 
 
-def first_plan(options: TrainOptions, *, sharded: bool, before: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
-    """The plan that a run begins with, or resumes with after `before`. A sharded run never changes its plan.
+def first_plan(options: TrainOptions, *, sharded: bool, saved: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
+    """The plan that a run begins with, or resumes with after `saved`. A sharded run never changes its plan.
 
     `activation_checkpointing` `auto` means on in a sharded run, because sharding is chosen when memory is short.
     """
-    auto = options.activation_checkpointing == "auto" and (sharded or before.activation_checkpointing)
-    return MicrobatchPlan(1 if sharded else before.splits, options.activation_checkpointing == "on" or auto)
+    auto = options.activation_checkpointing == "auto" and (sharded or saved.activation_checkpointing)
+    return MicrobatchPlan(1 if sharded else saved.splits, options.activation_checkpointing == "on" or auto)
 
 
 def sharded_out_of_memory(step: int) -> UserError:

@@ -225,6 +225,5 @@ def lost_node(message: str, nodes: dict[str, str]) -> str:
     The message only tells which node people read of: the error itself is known to be a lost connection.
     """
     named = [nodes[address] for address in re.findall(r"\d+\.\d+\.\d+\.\d+", message) if address in nodes]
-    own = {address for address in interface_addresses().values() if address in nodes}
-    others = [node for node in named if node not in {nodes[address] for address in own}]
-    return others[0] if others else ""
+    own_nodes = {nodes[address] for address in interface_addresses().values() if address in nodes}
+    return next((node for node in named if node not in own_nodes), "")

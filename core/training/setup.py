@@ -320,9 +320,12 @@ def rounding_warning(state: TrainerState, precision: Precision, numeric_environm
 
 def _describe_difference(current_folder: Path, saved_folder: Path, current: Origin, saved: Origin) -> str:
     """How the vocabulary or the front-end of two extensions differ, as the end of a sentence."""
-    tokens, saved_tokens = (
-        {(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
-        for folder in (current_folder, saved_folder))
+
+    def added_tokens(folder: Path) -> set[tuple[str, int]]:
+        front_end = FrontEnd.load(folder / records.FRONT_END)
+        return {(token.text, token.id) for token in front_end.added_tokens()}
+
+    tokens, saved_tokens = added_tokens(current_folder), added_tokens(saved_folder)
     if tokens == saved_tokens:
         return (f"its new tokens are the same, but its text front-end differs "
                 f"({current.fingerprint[:12]}, wanted {saved.fingerprint[:12]})")

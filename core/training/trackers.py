@@ -150,9 +150,9 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
     else:
         values = {"held_out/speech_loss": event.speech_loss, "held_out/text_loss": event.text_loss,
                   "held_out/accuracy": event.accuracy,
-                  **{f"error/{language}": error for language, error in event.errors.items()},
-                  **{f"held_out/{language}/{name}": value for language, measured in event.languages.items()
-                     for name, value in measured.items()}}
+                  **{f"error/{language}": error for language, error in event.errors.items()}}
+        for language, measurements in event.languages.items():
+            values |= {f"held_out/{language}/{name}": value for name, value in measurements.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import torch
 from torch import nn
@@ -122,7 +123,7 @@ class Trainer:
             self.max_steps = min(options.steps, epoch_steps(options, len(self.data.train), self.group.world_size))
             self.schedule = self.schedule.with_last_step(self.max_steps, 0)
         self.parameter_groups = parameter_groups.make_parameter_groups(self.trainables, options, self.tts.lm)
-        self._names = [name for param_group in self.parameter_groups for name in param_group.parameters]
+        self._names = list(chain.from_iterable(param_group.parameters for param_group in self.parameter_groups))
         self.optimizer = make_optimizer(self.parameter_groups, options, self.tts.device)
         self.loader = TrainLoader(options, self.data, self._replayed, self.tts.lm, self.group.world_size)
 
@@ -174,8 +175,9 @@ class Trainer:
                 micro_batches = dataloader.split_microbatches(
                     batches, self.microbatch_plan.micro_batch_size(options.batch_size), group.rank, group.world_size,
                     same_count=self.sharded)
-                speech_tokens = sum(sample.speech_targets for batch in batches for sample in batch.samples)
-                text_tokens = sum(sample.text_targets for batch in batches for sample in batch.samples)
+                samples = list(chain.from_iterable(batch.samples for batch in batches))
+                speech_tokens = sum(sample.speech_targets for sample in samples)
+                text_tokens = sum(sample.text_targets for sample in samples)
 
                 # Forward and backward; the losses stay on the device until the end of the step.
                 self.optimizer.zero_grad(set_to_none=True)
@@ -221,7 +223,7 @@ class Trainer:
                 self._restore_scaler(scaler_state_before_retries)  # no smaller scale helped
                 skipped_in_a_row += 1
                 self.skipped_batches += 1
-                clips = ", ".join(name for batch in batches for name in batch.clip_ids)
+                clips = ", ".join(chain.from_iterable(batch.clip_ids for batch in batches))
                 if skipped_in_a_row == _MAX_SKIPPED:
                     raise Diverged(
                         f"Training diverged at step {self.step + 1}: {losses}, {_MAX_SKIPPED} batches in a row. The "
@@ -299,11 +301,14 @@ class Trainer:
 
     def _next_batches(self) -> list[TrainBatch]:
         """The batches of one step, with a seed for each sample."""
-        batches = [batch for _ in range(self.options.gradient_accumulation) for batch in self.loader.next_batches()]
+        batches: list[TrainBatch] = []
+        for _ in range(self.options.gradient_accumulation):
+            batches += self.loader.next_batches()
+
         count = sum(len(batch.samples) for batch in batches)
         # Seeds are drawn for all samples of the step at once, so they do not depend on ranks.
         seeds = iter(torch.randint(2**62, (count,), generator=self._seeds_rng).tolist())
-        return [replace(batch, seeds=[next(seeds) for _ in batch.samples]) for batch in batches]
+        return [replace(batch, seeds=list(islice(seeds, len(batch.samples)))) for batch in batches]
 
     def _use_smaller_micro_batches(self) -> None:
         """After a step ran out of memory: switch to a smaller memory plan; `UserError` if there is none."""
@@ -456,7 +461,7 @@ class Trainer:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
         self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded,
-                                                        before=state.microbatch_plan))
+                                                        saved=state.microbatch_plan))
 
     def _rng_state(self) -> dict[str, torch.Tensor]:
         """The random generators that a step uses: one for the samples' seeds, and torch's for dropout."""

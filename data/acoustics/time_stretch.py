@@ -59,10 +59,10 @@ class TimeStretch:
             self._input, self._dropped = self._input[keep:], self._dropped + min(keep, len(self._input))
         if last and self._tail is not None:
             ready.append(self._tail)
-            whole = np.concatenate(ready)
-            length = round(end / self._speed) - (self._windows * hop + hop - len(whole))
+            output = np.concatenate(ready)
+            length = round(end / self._speed) - (self._windows * hop + hop - len(output))
             self._tail, self._input = None, np.zeros(0, np.float32)
-            return whole[:max(0, length)]
+            return output[:max(0, length)]
         return np.concatenate(ready) if ready else np.zeros(0, np.float32)
 
     def _best_start(self, place: int) -> int:
@@ -77,6 +77,6 @@ class TimeStretch:
 
     def _samples(self, start: int, count: int) -> np.ndarray:
         """Samples from `start` of the whole input, with zeros behind its end."""
-        first = max(0, start - self._dropped)
-        found = self._input[first:first + count]
-        return np.pad(found, (0, count - len(found)))
+        begin = max(0, start - self._dropped)
+        samples = self._input[begin:begin + count]
+        return np.pad(samples, (0, count - len(samples)))

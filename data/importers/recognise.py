@@ -347,7 +347,9 @@ def _unread(paths: Iterable[Path]) -> UserError | None:
 
 
 def _nothing(folder: Path) -> UserError:
-    files = [place / name for place, names in sidecars.walk_folders(folder) for name in names]
+    files: list[Path] = []
+    for place, names in sidecars.walk_folders(folder):
+        files += [place / name for name in names]
     recordings = sum(is_audio(path.name) for path in files)
 
     # The most helpful fault comes first: a misplaced table, a table of other recordings, an unknown format.

@@ -252,6 +252,8 @@ def table_records(lines: Iterable[tuple[int, str]], delimiter: str,
                 yield number, "a quote is opened that is never closed"
                 continue
             number, cells = record[-1][0], parsed
+
+        # Records of empty cells are left out.
         width = width or len(cells)
         if any(cell.strip() for cell in cells):
             yield number, cells
@@ -343,6 +345,7 @@ def list_columns(path: Path, beside: Sequence[Path] = ()) -> ListColumns:
     for other in beside:
         sample += _sample(other, delimiter)
 
+    # A few lines may have a bar in their text, so the usual number of cells counts.
     width = Counter(len(cells) for cells in sample).most_common(1)[0][0]
     rows = [list(map(str.strip, cells)) for cells in sample if len(cells) == width]
     if width == 1:

@@ -127,12 +127,15 @@ class UnifiedVoiceConfig:
                             f"speaks up to {self.max_codes} ({self.max_codes / self.code_rate:g} s).",
                             "Split the text, or choose another duration or a higher speaking rate.")
 
-        stacked = {name: np.stack([arrays[name] for arrays in conditioning]) for name in shapes}
-        speakers, vectors = map(torch.from_numpy, stacked.values())
+        def stack(name: str) -> torch.Tensor:
+            return torch.from_numpy(np.stack([arrays[name] for arrays in conditioning]))
+
+        # The inputs of the conditioners are stacked only if every clip has them: adapters need them.
+        speakers, vectors = map(stack, shapes)
         inputs = {}
         for name in self.conditioner_shapes:
             if all(name in arrays for arrays in conditioning):
-                inputs[name] = torch.from_numpy(np.stack([arrays[name] for arrays in conditioning]))
+                inputs[name] = stack(name)
         return VoiceConditioning(speakers, vectors, torch.tensor(durations), inputs.get("speaker_hidden"),
                                  inputs.get("emotion_latent"))
 

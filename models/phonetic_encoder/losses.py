@@ -51,7 +51,7 @@ def phonetic_distance(encoder: PhoneticEncoder, decoded: torch.Tensor, target: t
     """
     states_of_decoded, states_of_target = (states(encoder, from_log_mel(mel), layers) for mel in (decoded, target))
     distances = []
-    for made, true in zip(states_of_decoded, states_of_target, strict=True):
-        variance = (true.float() - true.float().mean(1, keepdim=True)).square().mean()
-        distances.append((made.float() - true.float()).square().mean() / variance)
+    for decoded_states, target_states in zip(states_of_decoded, states_of_target, strict=True):
+        variance = (target_states.float() - target_states.float().mean(1, keepdim=True)).square().mean()
+        distances.append((decoded_states.float() - target_states.float()).square().mean() / variance)
     return torch.stack(distances).mean()

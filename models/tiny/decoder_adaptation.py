@@ -75,8 +75,8 @@ class PatchDiscriminator(nn.Module):
         super().__init__()
         shapes = ((1, 32, 5, 2), (32, 64, 5, 2), (64, 96, 3, (1, 2)), (96, 96, 3, 1), (96, 1, 3, 1))
         self.layers = nn.ModuleList([
-            nn.utils.parametrizations.weight_norm(nn.Conv2d(before, after, size, stride, padding=size // 2))
-            for before, after, size, stride in shapes])
+            nn.utils.parametrizations.weight_norm(nn.Conv2d(channels, out_channels, size, stride, padding=size // 2))
+            for channels, out_channels, size, stride in shapes])
 
     def forward(self, spectrogram: torch.Tensor) -> list[torch.Tensor]:
         states, hidden = [], spectrogram[:, None]
@@ -118,7 +118,7 @@ def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: 
     device = next(iter(decoder.values())).device
     generator = torch.Generator().manual_seed(seed)
     clips = _encode(adapted, mels, device)
-    others = torch.stack(list(other_speakers)).to(device) if other_speakers else None
+    other_embeddings = torch.stack(list(other_speakers)).to(device) if other_speakers else None
 
     phonetic_encoder = PhoneticEncoder.load().to(device)
     discriminator = load_module(DISCRIMINATOR, PatchDiscriminator()).train().to(device)
@@ -131,7 +131,7 @@ def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: 
     while (share := (time.monotonic() - start) / seconds) < 1:
         for group in optimizer.param_groups:
             group["lr"] = PEAK * min(1.0, (step + 1) / WARMUP) * (LOWEST_SHARE + 1 - share)
-        batch = _draw(clips, others, generator)
+        batch = _draw(clips, other_embeddings, generator)
 
         # The decoder: near the recording in mel and in phonetic features, and sharp enough for the discriminator.
         with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -165,8 +165,8 @@ def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: 
 
 def feature_distance(scored: Sequence[torch.Tensor], real: Sequence[torch.Tensor]) -> torch.Tensor:
     """Mean distance of the states of two outputs of the discriminator, relative to the size of the real ones."""
-    distances = [(made - true.detach()).abs().mean() / true.detach().abs().mean()
-                 for made, true in zip(scored[:-1], real[:-1], strict=True)]
+    distances = [(decoded - true.detach()).abs().mean() / true.detach().abs().mean()
+                 for decoded, true in zip(scored[:-1], real[:-1], strict=True)]
     return torch.stack(distances).mean()
 
 
@@ -181,13 +181,13 @@ def _encode(codec: AdaptableCodec, mels: Sequence[torch.Tensor], device: torch.d
     return _Clips(frames, quantized, torch.stack(speakers))
 
 
-def _draw(clips: _Clips, others: torch.Tensor | None, generator: torch.Generator) -> _Batch:
+def _draw(clips: _Clips, other_speakers: torch.Tensor | None, generator: torch.Generator) -> _Batch:
     """Random crops, long clips as often as they have crops, each with the speaker embedding of a random clip."""
     lengths = torch.tensor([float(len(codes)) for codes in clips.quantized])
     chosen = torch.multinomial(lengths, BATCH, replacement=True, generator=generator).tolist()
     speakers = clips.speakers[torch.randint(len(lengths), (BATCH,), generator=generator)]
-    if others is not None:
-        strangers = others[torch.randint(len(others), (BATCH,), generator=generator)]
+    if other_speakers is not None:
+        strangers = other_speakers[torch.randint(len(other_speakers), (BATCH,), generator=generator)]
         swapped = (torch.rand(BATCH, 1, generator=generator) < OTHER_SPEAKERS).to(speakers.device)
         speakers = torch.where(swapped, strangers, speakers)
     rate = len(clips.frames[0]) // len(clips.quantized[0])
@@ -198,11 +198,11 @@ def _draw(clips: _Clips, others: torch.Tensor | None, generator: torch.Generator
     mask = target.new_zeros(BATCH, codes, 1)
     for row, index in enumerate(chosen):
         room = max(0, len(clips.quantized[index]) - codes)
-        first = int(torch.randint(room + 1, (1,), generator=generator))
-        piece = clips.quantized[index][first:first + codes]
+        start = int(torch.randint(room + 1, (1,), generator=generator))
+        piece = clips.quantized[index][start:start + codes]
         quantized[row, : len(piece)] = piece
         mask[row, : len(piece)] = 1.0
-        target[row, : rate * len(piece)] = clips.frames[index][rate * first:rate * (first + len(piece))]
+        target[row, : rate * len(piece)] = clips.frames[index][rate * start:rate * (start + len(piece))]
     return _Batch(target, quantized, mask, speakers)
 
 

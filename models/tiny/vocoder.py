@@ -150,9 +150,9 @@ class MelVocoder(nn.Module):
         padded = F.pad(mel.float(), (0, short), value=math.log(settings.floor))
         with full_precision():
             waveform = self.synthesize(padded)[0]
-        wanted, window = magnitude(padded, settings), torch.hann_window(settings.win_length, device=mel.device)
+        target, window = magnitude(padded, settings), torch.hann_window(settings.win_length, device=mel.device)
         shape = (settings.n_fft, settings.hop_length, settings.win_length, window)
         for _ in range(rounds):
             angles = torch.stft(waveform, *shape, return_complex=True).angle()
-            waveform = torch.istft(torch.polar(wanted, angles), *shape, length=waveform.shape[-1])
+            waveform = torch.istft(torch.polar(target, angles), *shape, length=waveform.shape[-1])
         return waveform[:, :(frames - 1) * settings.hop_length]
