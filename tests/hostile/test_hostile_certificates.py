@@ -745,6 +745,48 @@ def test_what_is_not_of_the_base_fails_when_it_is_computed_again(attacked: Works
     assert str(result["certificate"]).startswith("failed")
     assert_not_green(attacked, "export", Outcome.FAILED)
 
+def _header(path: Path, **changes: object) -> None:
+    """Change settings in the header of a file of weights; its tensors stay as they are."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        settings = json.loads(file.metadata()["config"])
+    save_file(load_file(path), path, metadata={"config": json.dumps({**settings, **changes})})
+
+
+def _rename(path: Path, name: str) -> None:
+    path.rename(path.with_name(name))
+
+
+UNLIKE_THE_BASE: dict[str, Callable[[Path], object]] = {
+    "another stop code": lambda folder: _header(folder / "t3.safetensors", stop_speech=3),
+    "other heads that follow the text": lambda folder: _header(folder / "t3.safetensors", aligned_heads=[[1, 0]]),
+    "two start tokens": lambda folder: _header(folder / "t3.safetensors", doubled_start=True),
+    "another stop code of the merged file": lambda folder: _header(folder / "t3-merged.safetensors", stop_speech=3),
+    "no vocoder": lambda folder: (folder / "vocoder.safetensors").unlink(),
+    "no codec": lambda folder: (folder / "codec.safetensors").unlink(),
+    "no voices": lambda folder: shutil.rmtree(folder / "voices"),
+    "without the default voice": lambda folder: (folder / "voices" / "low.ogg").unlink(),
+    "a renamed voice": lambda folder: _rename(folder / "voices" / "low.ogg", "aaa.ogg"),
+    "a voice named as if it was merged": lambda folder: shutil.copy(folder / "samples" / "am.wav",
+                                                                    folder / "voices" / "a-merged.ogg"),
+    "old languages in short parts": lambda folder: records.write_record(folder / EXPORT_RECORD, dataclasses.replace(
+        records.read_export_record(folder), longest_texts={"en": 3, "fr": 3, "am": 50})),
+    "other held-out sentences": lambda folder: (folder / "held_out.jsonl").write_text(""),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE_THE_BASE)
+def test_what_changes_the_old_languages_without_a_tensor_fails_when_it_is_computed_again(
+        attacked: Workspace, name: str) -> None:
+    folder = export_of(attacked)
+    UNLIKE_THE_BASE[name](folder)
+    seal(folder)
+    relist(attacked, "export")
+    result = certified(attacked, f"export:{EXPORT}", again=True)
+    assert str(result["certificate"]).startswith("failed")
+    assert_not_green(attacked, "export", Outcome.FAILED)
+
 
 @pytest.mark.parametrize("name", ["a changed base row", "a changed base tensor"])
 @pytest.mark.parametrize("record", ["as it was", "of the changed weights"])
