@@ -421,6 +421,9 @@ class HashCache:
     def _read(self, path: Path) -> str:
         began = time.time()
         with open(path, "rb") as file:
+            # A store through a memory map changes the times only while its page is clean, which this makes it.
+            with suppress(OSError):
+                os.fsync(file.fileno())
             status_before = os.fstat(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())

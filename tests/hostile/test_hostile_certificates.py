@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -564,6 +566,22 @@ def test_the_page_sees_a_file_that_got_its_old_time_again(attacked: Workspace, m
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert verification.verify_export(attacked, export_of(attacked), cache).outcome is Outcome.OTHER_FILES
+
+
+def test_the_page_sees_a_byte_that_was_stored_through_a_memory_map(attacked: Workspace, monkeypatch) -> None:
+    monkeypatch.setattr(verification, "_NEW_FILE_S", -1.0)
+    path = export_of(attacked) / "codec.safetensors"
+    file_system = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=True)
+    if file_system.stdout.strip() in ("tmpfs", "ramfs"):
+        pytest.skip("pages of a file system in memory are never written back")
+    cache = _settled(attacked)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        last = mapped[-1]
+        mapped[-1] = last  # from now on the page is dirty, and further stores change no time
+        os.utime(path, (1e9, 1e9))
+        assert verification.verify_export(attacked, export_of(attacked), cache).outcome is Outcome.PASSED
+        mapped[-1] = last ^ 1
+        assert verification.verify_export(attacked, export_of(attacked), cache).outcome is Outcome.OTHER_FILES
 
 
 @pytest.mark.parametrize("mac", ["", "0" * 64, "of another line"])
