@@ -721,6 +721,18 @@ def test_a_run_with_a_damaged_certificate_is_packed_with_a_warning(attacked: Wor
     assert any(CERTIFICATE in event.message for event in listener.of("warning"))
 
 
+@pytest.mark.parametrize("name", [".cache/t3.safetensors", ".git/config", "model.txt", "voices/.DS_Store", "a.html"])
+def test_files_that_nobody_certified_are_not_uploaded(attacked: Workspace, monkeypatch, name: str) -> None:
+    path = export_of(attacked) / name
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(export_of(attacked) / "codec.safetensors", path)
+    seal(export_of(attacked))
+    monkeypatch.setenv("HF_TOKEN", "token")
+    hub = Hub("http://127.0.0.1:9", "token")  # nobody answers there
+    with pytest.raises(UserError, match="which the certificate does not know. It is not pushed"):
+        push.push(PushOptions(export=EXPORT, repository="me/mine"), attacked, Listener(attacked.runs / "push"), hub)
+
+
 @pytest.mark.parametrize("name", ["a changed base tensor", "a changed base row", "merged weights of zeros"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_changed_weights_are_not_uploaded(attacked: Workspace, monkeypatch, name: str, listed: bool) -> None:
