@@ -23,13 +23,14 @@ from safetensors.torch import load_file, save_file
 
 from config import confinement
 from config.errors import UserError
-from config.schema import CertifyOptions, PackOptions, PushOptions, UnpackOptions
+from config.schema import CertifyOptions, PackOptions, PushOptions, ServeOptions, UnpackOptions
 from core import certify, export, pack, push, unpack
 from core.jobs.events import CheckpointSaved, append_event
 from core.library import catalog, certificate, records, verification, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck, CertifiedFile
 from core.library.records import EXPORT_RECORD
 from core.library.verification import Outcome
+from core.serving.served_models import ServedModels
 from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import hash_file
@@ -37,6 +38,7 @@ from scripts import certify as script
 from tests.hostile import certified_world as world
 from tests.hostile.certified_world import EXPORT, copied, export_of, outcome, relist, rewrite, run_of, seal, verify
 from tests.trained import RUN
+from tests.unit.serving_world import serving
 from tests.worlds import Listener, export_options
 from ui import certificate as tab
 from ui import records as records_of_page
@@ -929,6 +931,26 @@ def test_speech_of_other_files_warns(attacked: Workspace) -> None:
     assert "other files" in verification.spoken_note(attacked, f"export:{EXPORT}")
     rewrite(attacked, "run", forged)
     assert "computed by the sender, not verified here" in verification.spoken_note(attacked, f"run:{RUN}")
+
+
+@pytest.mark.parametrize("name", ["the codec times 0.2", "an adapter of noise"])
+def test_other_files_are_not_served(attacked: Workspace, name: str) -> None:
+    options = ServeOptions(models=(f"export:{EXPORT}",))
+    models = ServedModels(options, attacked, torch.device("cpu"))
+    models.describe(f"export:{EXPORT}")
+    _make(attacked, name)
+    # A server that runs loads the files again, and one that begins looks at them first.
+    with pytest.raises(UserError, match="is not served.*other files"):
+        models.open(f"export:{EXPORT}", "", "", "")
+    with pytest.raises(UserError, match="is not served.*other files"):
+        ServedModels(options, attacked, torch.device("cpu"))
+    ServedModels(options.model_copy(update={"accept_outcome": True}), attacked, torch.device("cpu"))
+
+
+def test_a_server_says_whose_certificate_it_is(attacked: Workspace) -> None:
+    rewrite(attacked, "export", forged)
+    with serving(attacked, "served", models=(f"export:{EXPORT}",)) as server:
+        assert any("computed by the sender" in event.message for event in server.listener.of("warning"))
 
 
 @pytest.mark.parametrize("reference", ["run:none", "export:none", "base:tiny", "export:../mine", "", "run:"])
