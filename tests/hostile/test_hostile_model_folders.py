@@ -59,6 +59,14 @@ def test_the_special_tokens_of_a_recogniser_name_no_file(tmp_path: Path, name: s
         check_named_files(tmp_path)
 
 
+@pytest.mark.parametrize("values", [{"vocab": "/secret/vocab.json"}, {"merges": "merges.txt"},
+                                    {"init_inputs": ["/secret/vocab.json"]}])
+def test_the_settings_of_a_tokenizer_name_no_vocabulary(tmp_path: Path, values: dict[str, object]) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "WhisperTokenizer", **values}))
+    with pytest.raises(UserError, match="which lies outside of its folder"):
+        check_named_files(tmp_path)
+
+
 def test_special_tokens_are_read(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({
         "pad_token": "<pad>", "unk_token": {"content": "<unk>", "lstrip": False}, "do_lower_case": False,
