@@ -105,7 +105,10 @@ class Signer:
 
 @dataclass(frozen=True)
 class MakerSignature:
-    """The outcome for one export; `reason` is a sentence, `changed` names signed files that no model reads."""
+    """The outcome for one export; `reason` is a sentence.
+
+    `changed` names files that no model reads and that are not as they were signed, or not signed at all.
+    """
 
     outcome: MakerOutcome
     name: str = ""
@@ -497,6 +500,9 @@ def _differing(folder: Path, content: bytes, hash_one: HashFile) -> tuple[str, t
             changed.append(name)
         else:
             faults.append(f"{name} {'differs' if path.exists() else 'is missing'}")
+    # A list that was made by hand may name the weights alone, and a certificate may be added later.
+    if CERTIFICATE not in signed and os.path.lexists(folder / CERTIFICATE):
+        changed.append(CERTIFICATE)
     if faults:
         further = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         return f"{', '.join(faults[:3])}{further}.", ()

@@ -17,11 +17,12 @@ import torch
 from config.errors import UserError, join_names
 from config.schema import EMOTIONS, EmotionOptions, ServeOptions, SoundOptions
 from core.jobs.events import Event
-from core.library import certificate, learning, model_info, reference_voices
+from core.library import certificate, learning, model_info, reference_voices, verification
 from core.library.catalog import ModelReference, resolve
 from core.library.certificate import CERTIFICATE
 from core.library.records import CHECKPOINT, CheckpointRecord, read_record
 from core.library.reference_voices import SPEAKER
+from core.library.verification import Outcome
 from core.model.loading import TTSModel
 from core.serving.word_times import load_word_recogniser
 from core.speech.model_cache import CachedSynthesizer, ModelCache
@@ -149,6 +150,8 @@ class ServedModels:
         if current is None or current.synthesizer.model is not loaded.synthesizer.model or (
                 current.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
             current = loaded
+            # Its files may have changed since the server began.
+            _check_outcome(self._workspace, resolve(self._workspace, reference), self._options.accept_outcome)
         self._synthesizers = {old: cached for old, cached in self._synthesizers.items()
                               if old[0] != reference or cached.synthesizer.model is current.synthesizer.model}
         self._synthesizers[key] = current
@@ -195,15 +198,23 @@ class ServedModels:
 
 
 def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
-    """`UserError` for a model whose checks failed, or that learned nothing, unless that is accepted."""
+    """`UserError` for a model of other files than its certificate's, with failed checks, or that learned nothing.
+
+    None if that is `accepted`.
+    """
     if accepted or model.kind == "base":
         return
     hint = "Serve it anyway with --accept-outcome."
     path = _certificate_path(workspace, model)
     if path.is_file():
         proof = certificate.read(path)
-        if proof.preservation.bad and model.step in (None, proof.step):
-            raise UserError(f"{model.reference} is not served: {proof.describe_preservation()}.", hint)
+        if model.step in (None, proof.step):
+            # Nothing of a certificate of other files is known to hold.
+            result = verification.verify(workspace, model.reference, verification.hash_cache(workspace))
+            if result.outcome is Outcome.OTHER_FILES:
+                raise UserError(f"{model.reference} is not served. {result.describe()}", f"{result.hint} {hint}")
+            if proof.preservation.bad:
+                raise UserError(f"{model.reference} is not served: {proof.describe_preservation()}.", hint)
         if model.kind == "export" and proof.learning.bad:
             raise UserError(
                 f"{model.reference} is not served: {learning.describe_report(proof.learning_report)}.", hint)
