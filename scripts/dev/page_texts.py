@@ -253,7 +253,7 @@ def _strings(tree: ast.Module, in_page: bool) -> Iterator[tuple[ast.expr, str]]:
         if isinstance(node.func, ast.Attribute):
             yield from visit(node.func.value, origin)
         if name == "pluralize" and isinstance(node.args[1], ast.Constant):
-            noun = node.args[1].value
+            noun = str(node.args[1].value)
             yield from ((ast.Constant(text, lineno=node.lineno), origin) for text in (f"1 {noun}", f"{{n}} {noun}s"))
         if name in _UNREAD_CALLS and name not in _SPOKEN_ERRORS:
             return
