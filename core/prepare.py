@@ -432,8 +432,8 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
                 findings.append(ValidationFinding("another text", row.row.location, message))
 
     repeated = len(rows) - len(new)
-    verb = "is" if len(new) == 1 else "are"
-    note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"
+    note = (f"{pluralize(len(new), 'clip')} of {source} {'is' if len(new) == 1 else 'are'} added to the "
+            f"{len(old.dataset.clips)} of {name}")
     return new, tuple(findings), f"{note}; {repeated} were there already." if repeated else f"{note}."
 
 
