@@ -37,6 +37,16 @@
     action();
   });
 
+  /* A recording ends before another sentence is shown: the voice would go on over it. */
+  document.addEventListener("click", (event) => {
+    const moves = event.target.closest && event.target.closest("#recording-next, #recording-back, #recording-skip");
+    const stop = [...document.querySelectorAll("#recording-microphone .stop-button")].find((one) => one.offsetParent);
+    if (!moves || !stop) return;
+    event.preventDefault();
+    event.stopPropagation();
+    stop.click();
+  }, true);
+
   document.addEventListener("focusin", (event) => {
     inside = Boolean(event.target.closest && event.target.closest("#recording-sentences"));
   });

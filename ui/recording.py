@@ -50,6 +50,7 @@ def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
         notice = gr.HTML(elem_classes="notices", elem_id="recording-notice")
 
     place = gr.State(_NOWHERE)  # the list and the number of the sentence
+    recorded = gr.State(_NOWHERE)  # those of the recording that was begun last
     page.live.watch("recording.list", chosen)
     page.live.panel(chosen, lambda view: _list_choices(page, view), TAB)
 
@@ -70,15 +71,17 @@ def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
         return [*show(prompts, len(prompts.prompts) - 1 if number is None else number), gr.update(visible=False),
                 gr.update(visible=True)]
 
-    def keep(at: tuple[str, int], path: str | None) -> Sequence[object]:
-        """Store what was recorded; what is no recording leaves the earlier one."""
-        folder, number = _opened(page, at)
+    def keep(at: tuple[str, int], begun: tuple[str, int], path: str | None) -> Sequence[object]:
+        """Store what was recorded for the sentence at which it was begun, whichever is shown by now."""
+        folder, number = _opened(page, begun)
         if not path:
             return [NOTHING, gr.skip(), gr.skip(), gr.skip(), gr.skip()]
         try:
-            return show(prompt_lists.save_take(folder, number, Path(path)), number)
+            prompts = prompt_lists.save_take(folder, number, Path(path))
         finally:
             Path(path).unlink(missing_ok=True)
+        name, shown = at
+        return show(prompts, shown) if name == prompts.name else [NOTHING, *(gr.skip() for _ in range(4))]
 
     def leave_out(at: tuple[str, int]) -> Sequence[object]:
         folder, number = _opened(page, at)
@@ -104,7 +107,8 @@ def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
 
     outputs = [notice, card, place, microphone, make]
     page.on(chosen.change, open_list, [chosen], [*outputs, new, recorder])
-    page.on(microphone.stop_recording, keep, [place, microphone], outputs, files=True)
+    page.on(microphone.start_recording, lambda at: [NOTHING, at], [place], [notice, recorded])
+    page.on(microphone.stop_recording, keep, [place, recorded, microphone], outputs, files=True)
     page.on(onward.click, go_on, [place], outputs)
     page.on(skip.click, leave_out, [place], outputs)
     page.on(back.click, go_back, [place], outputs)

@@ -85,8 +85,19 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(tmp_path: Path, take: 
             expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
             expect(card).to_contain_text("1 recorded, 1 skipped")
             card.focus()
-            record(page)
+            page.keyboard.press("b")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[1])
+            page.keyboard.press("n")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+
+            # To go on while the voice is recorded only ends the recording.
+            page.keyboard.press("r")
+            page.locator("#recording-microphone .stop-button").wait_for()
+            page.wait_for_timeout(TAKE_S)
+            page.locator("#recording-next").click()
             expect(card.locator("[data-take]")).to_be_visible()
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+            assert prompt_lists.load(folder).included == [0, 2]
             take(page, "recording-390")
 
             page.locator("#recording-make").click()
