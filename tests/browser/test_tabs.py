@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from core.workspace import Workspace
 from tests.browser import scenes, silent_run
-from tests.browser.conftest import NARROW, open_tab
+from tests.browser.conftest import NARROW, open_tab, wait_until
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
@@ -131,3 +131,10 @@ def test_enter_takes_a_choice_and_keeps_the_place(open_page: Visit, app: App) ->
       const model = document.querySelector('#listen-finetuned input'), next = document.activeElement;
       return Boolean(model.compareDocumentPosition(next) & Node.DOCUMENT_POSITION_FOLLOWING);
     }""")
+
+
+def test_a_step_on_start_opens_its_tab(open_page: Visit, app: App) -> None:
+    page = open_page(app.url, NARROW)
+    page.locator("#chain [data-open-tab=embeddings]").click()
+    expect(page.locator("#tab-embeddings")).to_be_visible()
+    wait_until(lambda: "tab=embeddings" in page.url, page)
