@@ -135,7 +135,8 @@ def _model_choices(page: Page, view: View) -> object:
     name = verb_form.newest_made(view, "export")
     current = view.follow("book.voice_model", view.values["book.voice_model"], references,
                           f"export:{name}" if name else "")
-    return gr.update(choices=references, value=current if current in references else next(iter(references), None))
+    return gr.update(choices=verb_form.titled_choices(page.workspace, references),
+                     value=current if current in references else next(iter(references), None))
 
 
 def _language_choices(page: Page, view: View) -> object:
