@@ -112,7 +112,7 @@ class _TextFinder:
                          f"{pluralize(len(sentences), 'sentence')} were not found. Noise is the likely reason: the "
                          f"voice is only {round(ratio)} dB above it")
                 if len(voice.noise):
-                    copy = folder / "work" / f"{recording.key}-denoised.wav"
+                    copy = cutting.denoised_copy(folder, recording)
                     write_denoised(recording.path, voice.noise, copy)
                     match = max(match, aligned(sentences, self.listener, copy, progress),
                                 key=lambda candidate: candidate.mean_score)

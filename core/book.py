@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import filecmp
 import hashlib
 import io
 import json
@@ -35,7 +36,7 @@ from core.serving.word_times import align_words, load_word_recogniser
 from core.speech import audiobook, evaluation
 from core.speech.audiobook import AudioChapter, BookLabels, SentenceAudio
 from core.speech.evaluation import EvaluatedSentence
-from core.speech.model_cache import ModelCache
+from core.speech.model_cache import CachedSynthesizer, ModelCache, synthesis_inputs
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, finish_reason, join_chunks, unused_controls
 from core.speech.transcription import CTCModel
 from core.text.manuscript import Manuscript, Sentence, describe, language_of, open_book, write_manuscript
@@ -43,7 +44,7 @@ from core.training.learning_evaluation import SpeechReference, count_letters, me
 from core.workspace import Workspace
 from data.acoustics import audio
 from data.books.reading import Book
-from data.durable_files import append_text, write_text
+from data.durable_files import append_text, copy_file, write_text
 from data.importers.tables import safe_cell
 from data.measures import integrated_loudness
 
@@ -58,8 +59,8 @@ _SILENT_LUFS = -70.0
 
 
 @dataclass(frozen=True)
-class SpokenSentence:
-    """A sentence on the disk. `faults`: of each attempt, joined with commas; `kept`: the attempt in the file."""
+class SentenceRecord:
+    """A sentence on the disk. `faults`: of each attempt, joined with commas; `best`: the attempt in the file."""
 
     number: int
     key: str  # A hash of text, model and settings.
@@ -68,16 +69,16 @@ class SpokenSentence:
     loudness: float  # LUFS
     seconds: float  # computation of all attempts
     faults: tuple[str, ...] = ("",)
-    kept: int = 0
+    best: int = 0  # index
     words: tuple[tuple[str, float, float], ...] = ()
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> SpokenSentence:
+    def from_json(cls, values: Mapping[str, Any]) -> SentenceRecord:
         """The fields of a line of `sentences.jsonl`."""
         words = tuple((str(word), float(begin), float(end)) for word, begin, end in values["words"])
         return cls(int(values["number"]), str(values["key"]), int(values["samples"]), int(values["size"]),
                    float(values["loudness"]), float(values["seconds"]), tuple(map(str, values["faults"])),
-                   int(values["kept"]), words)
+                   int(values["best"]), words)
 
 
 @dataclass(frozen=True)
@@ -107,18 +108,18 @@ def run(options: BookOptions, workspace: Workspace, reporter: Reporter) -> Resul
         recogniser = _word_recogniser(options, workspace, synthesizer, language, reporter)
     manuscript = write_manuscript(workspace, book, options, synthesizer.front_end, language)
     _check_chunks(synthesizer, manuscript, language)
-    keys = _keys(manuscript, options, synthesizer, language)
+    keys = _keys(manuscript, options, workspace, loaded, language)
     spoken = _read_spoken(reporter.directory, keys, synthesizer.sample_rate)
 
     letters = sum(count_letters(sentence.spoken) for sentence in manuscript.sentences)
     pauses_s = sum(sentence.pause_s for sentence in manuscript.sentences)
     expected_s = letters * reference.letter_s + pauses_s
-    there = f" {pluralize(len(spoken), 'sentence')} of an earlier attempt are there already." if spoken else ""
+    resume_note = f" {pluralize(len(spoken), 'sentence')} of an earlier attempt are there already." if spoken else ""
     reporter.emit(Plan((
         describe(book),
         f"{pluralize(len(manuscript.titles), 'chapter')} with text, {pluralize(len(keys), 'sentence')}, about "
         f"{duration_text(expected_s)} of speech, with {model.ref} in the voice {loaded.voice}; "
-        f"{loaded.precision}.{there}",
+        f"{loaded.precision}.{resume_note}",
     ), {"chapters": len(manuscript.titles), "sentences": len(keys), "present": len(spoken)}))
     unused = unused_controls(options.sound, model.family)
     note = verification.spoken_note(workspace, options.voice_model)
@@ -137,12 +138,12 @@ def run(options: BookOptions, workspace: Workspace, reporter: Reporter) -> Resul
     shutil.rmtree(reporter.directory / _SENTENCES, ignore_errors=True)
     speech_s = sum(sentence.samples for sentence in sentences) / synthesizer.sample_rate
     synthesis_s = sum(sentence.seconds for sentence in sentences)
-    again = [sentence for sentence in sentences if len(sentence.faults) > 1]
+    resynthesized = sum(len(sentence.faults) > 1 for sentence in sentences)
     return {
         "title": book.title, "chapters": len(manuscript.titles), "sentences": len(sentences),
         "duration_s": round(speech_s + pauses_s, 3), "seconds": round(synthesis_s, 1),
-        "real_time_factor": round(synthesis_s / max(speech_s, 1e-9), 3), "resynthesized": len(again),
-        "faulty": sum(bool(sentence.faults[sentence.kept]) for sentence in sentences),
+        "real_time_factor": round(synthesis_s / max(speech_s, 1e-9), 3), "resynthesized": resynthesized,
+        "faulty": sum(bool(sentence.faults[sentence.best]) for sentence in sentences),
         "model": model.ref, "language": language, "voice": options.voice, "files": len(files),
         "output": options.output or FOLDER,
     }
@@ -166,12 +167,10 @@ def _check_chunks(synthesizer: Synthesizer, manuscript: Manuscript, language: st
             raise UserError(f"Chapter {title[:60]!r}, {sentence.text[:60]!r}: {error.message}", error.hint) from error
 
 
-def _keys(manuscript: Manuscript, options: BookOptions, synthesizer: Synthesizer, language: str) -> list[str]:
-    """A hash for each sentence of all that its sound depends on: another text, model or setting has another one."""
-    model = synthesizer.model
-    settings = [model.ref, model.origin.base_hash, model.front_end.fingerprint, language, options.voice,
-                options.sampling.model_dump(), options.sound.model_dump(), options.precision, options.unknown,
-                options.retries, options.subtitles == "words"]
+def _keys(manuscript: Manuscript, options: BookOptions, workspace: Workspace, loaded: CachedSynthesizer,
+          language: str) -> list[str]:
+    """A hash for each sentence of its text, the weights of the model, the voice's recording and the settings."""
+    settings = [*synthesis_inputs(workspace, loaded, options), language, options.retries, options.subtitles == "words"]
     common = hashlib.sha256(json.dumps(settings, ensure_ascii=True, default=str).encode())
     keys: list[str] = []
     for sentence in manuscript.sentences:
@@ -185,15 +184,15 @@ def _sentence_path(directory: Path, number: int) -> Path:
     return directory / _SENTENCES / f"{number:06d}.flac"
 
 
-def _read_spoken(directory: Path, keys: Sequence[str], sample_rate: int) -> dict[int, SpokenSentence]:
+def _read_spoken(directory: Path, keys: Sequence[str], sample_rate: int) -> dict[int, SentenceRecord]:
     """The sentences of an earlier attempt by number, whose files are whole and whose text and settings are the same."""
     path = directory / _RECORDS
     if not path.is_file():
         return {}
-    spoken: dict[int, SpokenSentence] = {}
+    spoken: dict[int, SentenceRecord] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            sentence = SpokenSentence.from_json(foreign.loads(line))
+            sentence = SentenceRecord.from_json(foreign.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # a line that a kill cut off
         if 0 <= sentence.number < len(keys) and sentence.key == keys[sentence.number]:
@@ -202,7 +201,7 @@ def _read_spoken(directory: Path, keys: Sequence[str], sample_rate: int) -> dict
             if _is_whole(_sentence_path(directory, number), sentence, sample_rate)}
 
 
-def _is_whole(path: Path, sentence: SpokenSentence, sample_rate: int) -> bool:
+def _is_whole(path: Path, sentence: SentenceRecord, sample_rate: int) -> bool:
     # The header alone would not show that the end of the file is missing.
     try:
         header = soundfile.info(str(path))
@@ -213,7 +212,7 @@ def _is_whole(path: Path, sentence: SpokenSentence, sample_rate: int) -> bool:
 
 
 def _speak(options: BookOptions, synthesizer: Synthesizer, manuscript: Manuscript, keys: Sequence[str],
-           spoken: dict[int, SpokenSentence], language: str, reference: SpeechReference,
+           spoken: dict[int, SentenceRecord], language: str, reference: SpeechReference,
            recogniser: CTCModel | None, reporter: Reporter) -> None:
     """Synthesize the sentences that `spoken` lacks, in batches of like length, and add them to it."""
     (reporter.directory / _SENTENCES).mkdir(exist_ok=True)
@@ -222,10 +221,10 @@ def _speak(options: BookOptions, synthesizer: Synthesizer, manuscript: Manuscrip
     reporter.emit(Progress(total - len(pending), total, "sentences"))
     for start in range(0, len(pending), _WINDOW):
         window = sorted(pending[start:start + _WINDOW], key=lambda number: len(manuscript.sentences[number].spoken))
-        for first in range(0, len(window), MAX_BATCH_SIZE):
+        for batch_start in range(0, len(window), MAX_BATCH_SIZE):
             check_stop(reporter, f"Stopped on request after {len(spoken):,} of {pluralize(total, 'sentence')}; a "
                                  "resume continues there.")
-            batch = window[first:first + MAX_BATCH_SIZE]
+            batch = window[batch_start:batch_start + MAX_BATCH_SIZE]
             texts = [manuscript.sentences[number].spoken for number in batch]
             attempts = _attempts(options, synthesizer, texts, language, reference)
 
@@ -271,20 +270,21 @@ def _with_seed(sampling: SamplingOptions, attempt: int) -> SamplingOptions:
 
 def _faults(health: SentenceHealth, letters: int) -> tuple[str, ...]:
     """What a listener would hear at once; the duration of a short sentence does not count."""
-    silent = health.silent() and letters >= _SHORT_LETTERS
-    wrong_duration = letters >= _SHORT_LETTERS and not LIMITS.shortest <= health.duration_ratio <= LIMITS.longest
-    found = {"silent": silent, "no speech": health.no_speech,
-             "repetition": health.repetition,
-             "cut off": health.missing_stop and not health.repetition and not health.no_speech,
-             "long pause": health.long_silence, "wrong duration": wrong_duration and not silent}
-    return tuple(name for name, is_there in found.items() if is_there)
+    if letters < _SHORT_LETTERS:
+        health = dataclasses.replace(health, duration_ratio=1.0)
+    wrong_duration = not LIMITS.shortest <= health.duration_ratio <= LIMITS.longest
+    faults = {"silent": health.silent(), "no speech": health.no_speech,
+              "repetition": health.repetition,
+              "cut off": health.missing_stop and not health.repetition and not health.no_speech,
+              "long pause": health.long_silence, "wrong duration": wrong_duration and not health.silent()}
+    return tuple(name for name, occurs in faults.items() if occurs)
 
 
 def _store(directory: Path, number: int, key: str, attempts: Sequence[_Attempt], synthesizer: Synthesizer,
-           language: str, sentence: Sentence, recogniser: CTCModel | None) -> SpokenSentence:
+           language: str, sentence: Sentence, recogniser: CTCModel | None) -> SentenceRecord:
     """Write the best attempt as a file."""
-    kept = min(range(len(attempts)), key=lambda index: attempts[index].badness)
-    waveform, rate = attempts[kept].waveform, synthesizer.sample_rate
+    best = min(range(len(attempts)), key=lambda index: attempts[index].badness)
+    waveform, rate = attempts[best].waveform, synthesizer.sample_rate
     path = _sentence_path(directory, number)
     try:
         soundfile.write(str(path), waveform, rate, format="FLAC", subtype="PCM_16")
@@ -293,9 +293,9 @@ def _store(directory: Path, number: int, key: str, attempts: Sequence[_Attempt],
     loudness = integrated_loudness(waveform, rate)
     words = _words(synthesizer.front_end.verbalize(sentence.spoken, language), waveform, rate, recogniser)
     level = _SILENT_LUFS if loudness is None else round(loudness, 2)
-    return SpokenSentence(number, key, len(waveform), path.stat().st_size, level,
+    return SentenceRecord(number, key, len(waveform), path.stat().st_size, level,
                           round(sum(attempt.seconds for attempt in attempts), 3),
-                          tuple(", ".join(attempt.faults) for attempt in attempts), kept, words)
+                          tuple(", ".join(attempt.faults) for attempt in attempts), best, words)
 
 
 def _words(text: str, waveform: np.ndarray, sample_rate: int,
@@ -316,7 +316,7 @@ def _words(text: str, waveform: np.ndarray, sample_rate: int,
     return tuple(times)
 
 
-def _write_files(options: BookOptions, book: Book, manuscript: Manuscript, spoken: Sequence[SpokenSentence],
+def _write_files(options: BookOptions, book: Book, manuscript: Manuscript, spoken: Sequence[SentenceRecord],
                  sample_rate: int, language: str, reporter: Reporter) -> list[Path]:
     """Write all files into a new folder, and copy them to the output folder; their paths."""
     folder = reporter.directory / FOLDER
@@ -371,7 +371,7 @@ class _StopCheck:
             check_stop(self.reporter, "Stopped on request while the files were written; all sentences are kept.")
 
 
-def _chapters(directory: Path, manuscript: Manuscript, spoken: Sequence[SpokenSentence],
+def _chapters(directory: Path, manuscript: Manuscript, spoken: Sequence[SentenceRecord],
               sample_rate: int) -> list[AudioChapter]:
     clips: list[list[SentenceAudio]] = [[] for _ in manuscript.titles]
     for sentence, record in zip(manuscript.sentences, spoken, strict=True):
@@ -382,7 +382,7 @@ def _chapters(directory: Path, manuscript: Manuscript, spoken: Sequence[SpokenSe
             for title, chapter_clips in zip(manuscript.titles, clips, strict=True)]
 
 
-def _loudness_by_chapter(manuscript: Manuscript, spoken: Sequence[SpokenSentence]) -> list[float]:
+def _loudness_by_chapter(manuscript: Manuscript, spoken: Sequence[SentenceRecord]) -> list[float]:
     levels: list[list[tuple[int, float]]] = [[] for _ in manuscript.titles]
     for sentence, record in zip(manuscript.sentences, spoken, strict=True):
         levels[sentence.chapter].append((record.samples, record.loudness))
@@ -403,7 +403,7 @@ def _mean_loudness(levels: Sequence[tuple[int, float]]) -> float:
     return 10 * math.log10(power / sum(samples for samples, _ in levels))
 
 
-def _resynthesized_table(manuscript: Manuscript, spoken: Sequence[SpokenSentence], chapters: Sequence[AudioChapter],
+def _resynthesized_table(manuscript: Manuscript, spoken: Sequence[SentenceRecord], chapters: Sequence[AudioChapter],
                          sample_rate: int) -> str:
     """A line for each sentence with more than one attempt, or with a fault that stayed."""
     table = io.StringIO()
@@ -413,12 +413,11 @@ def _resynthesized_table(manuscript: Manuscript, spoken: Sequence[SpokenSentence
     for sentence, record, cue in zip(manuscript.sentences, spoken, cues, strict=True):
         if not any(record.faults):
             continue
-        outcome = f"attempt {record.kept + 1} kept: {record.faults[record.kept] or 'no fault'}"
+        outcome = f"attempt {record.best + 1} kept: {record.faults[record.best] or 'no fault'}"
         faults = "; ".join(fault or "none" for fault in record.faults)
-        minutes, seconds = divmod(cue.start_s, 60)
-        time = f"{int(minutes) // 60}:{int(minutes) % 60:02d}:{seconds:06.3f}"
-        writer.writerow([safe_cell(cell) for cell in (manuscript.titles[sentence.chapter], time, sentence.text,
-                                                      str(len(record.faults)), faults, outcome)])
+        cells = (manuscript.titles[sentence.chapter], audiobook.cue_time(cue.start_s), sentence.text,
+                 str(len(record.faults)), faults, outcome)
+        writer.writerow(map(safe_cell, cells))
     return "\ufeff" + table.getvalue()  # byte order mark: spreadsheets read it as UTF-8
 
 
@@ -428,14 +427,10 @@ def _copy(files: Sequence[Path], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in files:
             target = folder / path.name
-            if target.exists() and not _same(path, target):
+            if target.exists() and not filecmp.cmp(path, target, shallow=False):
                 raise UserError(f"There already is another file {target}.",
                                 "Give a new folder with --output, or move the file away; then continue.")
-            shutil.copyfile(path, target)
+            copy_file(path, target)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror or error}.",
                         "Give a folder that can be written, with --output.") from error
-
-
-def _same(path: Path, other: Path) -> bool:
-    return path.stat().st_size == other.stat().st_size and path.read_bytes() == other.read_bytes()

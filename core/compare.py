@@ -199,7 +199,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
         if language not in finetuned.new_languages and language in base.front_end.languages:
             result[f"identical_{language}"] = all(row.identical for row in texts_of_language)
     compared_sides = chain.from_iterable(row.sides.values() for row in compared_texts)
-    result["seconds"] = round(sum(compared.clip.synthesis_s for compared in compared_sides), 3)
+    result["seconds"] = round(sum(side.clip.synthesis_s for side in compared_sides), 3)
     return result
 
 

@@ -457,10 +457,10 @@ def _speak(options: EvaluateOptions, lead: _Lead, tasks: Mapping[str, Sequence[_
     total = sum(map(len, keys.values()))
     done_count = total - sum(map(len, batches))
     reporter.emit(Progress(done_count, total, "clips", "made"))
-    load: Callable[[Reporter], _Speaker] = partial(_Speaker.load, options, lead.workspace)
+    load: Callable[[Reporter], _SynthesisWorker] = partial(_SynthesisWorker.load, options, lead.workspace)
     if engine.name == "here":
-        load = partial(_Speaker, options, lead)
-    for batch, new_clips in run_batches(load, _Speaker.speak, batches, engine, reporter, lambda: _STOPPED):
+        load = partial(_SynthesisWorker, options, lead)
+    for batch, new_clips in run_batches(load, _SynthesisWorker.speak, batches, engine, reporter, lambda: _STOPPED):
         name = batch[0][0]
         if isinstance(new_clips, LostBatch):
             warn(f"{name} has no clip of {batch[0][1].sentence.text!r}: {new_clips.reason}.")
@@ -482,15 +482,15 @@ def _speak(options: EvaluateOptions, lead: _Lead, tasks: Mapping[str, Sequence[_
 
 
 @dataclass(frozen=True)
-class _Speaker:
-    """Makes the clips of one model at a time."""
+class _SynthesisWorker:
+    """Synthesizes the clips of one model at a time."""
 
     options: EvaluateOptions
     lead: _Lead
     reporter: Reporter
 
     @classmethod
-    def load(cls, options: EvaluateOptions, workspace: Workspace, reporter: Reporter) -> _Speaker:
+    def load(cls, options: EvaluateOptions, workspace: Workspace, reporter: Reporter) -> _SynthesisWorker:
         return cls(options, _Lead.load(options, workspace, ModelCache()), reporter)
 
     def speak(self, batch: Sequence[tuple[str, _Task]]) -> list[_MadeClip]:

@@ -12,6 +12,7 @@ Layout: piper1-gpl, docs/TRAINING.md and src/piper/train/vits/dataset.py, which 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import shutil
@@ -32,12 +33,12 @@ from core.jobs.events import CLIPS_ARCHIVE, Plan, Progress, Result, WarningRaise
 from core.jobs.reporter import Reporter, check_stop, duration_text, pluralize, stage
 from core.library import verification
 from core.speech import evaluation
-from core.speech.model_cache import ModelCache
+from core.speech.model_cache import ModelCache, synthesis_inputs
 from core.speech.scoring import Recogniser, load_recogniser_or_warn
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, finish_reason, join_chunks
 from core.workspace import Workspace
 from data.acoustics import audio
-from data.durable_files import atomic_path
+from data.durable_files import append_text, atomic_path, copy_file
 
 SAMPLE_RATE = 22_050
 """Of Piper's voices of medium quality, the only ones whose checkpoints can be continued without other settings."""
@@ -59,6 +60,7 @@ class SpokenSentence:
     duration_s: float = 0.0
     attempts: int = 0
     reason: str = ""
+    settings_hash: str = ""  # of the model, the voice and the settings
 
     @property
     def id(self) -> str:
@@ -67,7 +69,7 @@ class SpokenSentence:
 
 def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
         model_cache: ModelCache | None = None) -> Result:
-    """Write `clips.zip`; sentences that were spoken before a stop or a crash are not spoken again."""
+    """Write `clips.zip`; a resume speaks what is missing, and everything if the model or the settings changed."""
     with stage(reporter, "load"):
         loaded = (model_cache or ModelCache()).synthesizer(
             options.voice_model, workspace, compute.setup_device(options.device), options.precision, options.voice,
@@ -83,7 +85,9 @@ def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
                         "sentence (--max-cer 1).")
 
     texts = read_sentences(options, workspace, loaded.synthesizer, language)
-    sentences = _spoken_before(reporter.directory, texts)
+    settings = [*synthesis_inputs(workspace, loaded, options), language, options.max_cer]
+    settings_hash = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:24]
+    sentences = _spoken_before(reporter.directory, texts, settings_hash)
     reporter.emit(Plan((
         f"{pluralize(len(texts), 'sentence')} of {language_name(language)} with {model.ref} in the voice "
         f"{loaded.voice}; {loaded.precision}.",
@@ -102,8 +106,10 @@ def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
         waiting = [(number, text) for number, text in enumerate(texts, 1) if number not in sentences]
         for start in range(0, len(waiting), MAX_BATCH_SIZE):
             batch = speaker.speak(waiting[start:start + MAX_BATCH_SIZE])
+            batch = [replace(sentence, settings_hash=settings_hash) for sentence in batch]
             sentences |= {sentence.number: sentence for sentence in batch}
-            _append(reporter.directory, batch)
+            lines = [json.dumps(asdict(sentence), ensure_ascii=False) + "\n" for sentence in batch]
+            append_text(reporter.directory / _SENTENCES, "".join(lines))
             clip_count = sum(not sentence.reason for sentence in sentences.values())
             reporter.emit(Progress(len(sentences), len(texts), "sentences", f"{clip_count} kept"))
             check_stop(reporter, f"Stopped on request after {pluralize(len(sentences), 'sentence')}; a resume goes on "
@@ -121,8 +127,10 @@ def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
     with stage(reporter, "write"):
         readme = _readme(options, model.ref, loaded.voice, language, clips, len(texts))
         _write_archive(reporter.directory, sorted(sentences.values(), key=lambda sentence: sentence.number), readme)
-    if options.archive:
-        shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
+        if options.archive:
+            copy_file(reporter.directory / CLIPS_ARCHIVE, Path(options.archive))
+    # After a copy that failed, a resume needs the separate files.
+    shutil.rmtree(reporter.directory / WAVES)
     errors = [sentence.cer for sentence in clips if sentence.cer is not None]
     return {
         "clips": len(clips), "left_out": len(texts) - len(clips), "duration_s": round(duration_s, 1),
@@ -173,7 +181,8 @@ class _Speaker:
 
         # Sentences that failed are spoken again together, with another seed.
         due = [sentence for sentence in sentences.values() if sentence.spoken_text]
-        for attempt in range(_ATTEMPTS):
+        # Greedy decoding has no other result.
+        for attempt in range(_ATTEMPTS if self.synthesizer.sampling(self.options.sampling).temperature else 1):
             if not due:
                 break
             sampling = self.options.sampling.model_copy(
@@ -210,29 +219,24 @@ class _Speaker:
         return replace(sentence, cer=cer, attempts=attempt, duration_s=len(resampled) / SAMPLE_RATE, reason="")
 
 
-def _spoken_before(folder: Path, texts: Sequence[str]) -> dict[int, SpokenSentence]:
-    """The sentences that an earlier start of this job has spoken, by number, if their files are there."""
+def _spoken_before(folder: Path, texts: Sequence[str], settings_hash: str) -> dict[int, SpokenSentence]:
+    """The sentences that an earlier start of this job spoke with the same settings, by number, if their files exist."""
     path = folder / _SENTENCES
     sentences: dict[int, SpokenSentence] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
             sentence = SpokenSentence(**json.loads(line))
         except (ValueError, TypeError):  # the process ended while it wrote the line
             continue
         same_text = 0 < sentence.number <= len(texts) and texts[sentence.number - 1] == sentence.text
-        if same_text and (sentence.reason or (folder / WAVES / f"{sentence.id}.wav").is_file()):
+        same_inputs = same_text and sentence.settings_hash == settings_hash
+        if same_inputs and (sentence.reason or (folder / WAVES / f"{sentence.id}.wav").is_file()):
             sentences[sentence.number] = sentence
     return sentences
 
 
-def _append(folder: Path, sentences: Sequence[SpokenSentence]) -> None:
-    with (folder / _SENTENCES).open("a", encoding="utf-8") as file:
-        # A line that was cut off by a crash is ended, so that it spoils no other.
-        file.write("\n" + "".join(f"{json.dumps(asdict(sentence), ensure_ascii=False)}\n" for sentence in sentences))
-
-
 def _write_archive(folder: Path, sentences: Sequence[SpokenSentence], readme: str) -> None:
-    """Write `clips.zip`; the separate files go when it is complete."""
+    """Write `clips.zip`."""
     clips = [sentence for sentence in sentences if not sentence.reason]
     table = _csv([(sentence.id, sentence.text, sentence.spoken_text) for sentence in clips])
     left_out = _csv([(sentence.id, sentence.text, sentence.reason) for sentence in sentences if sentence.reason])
@@ -241,7 +245,6 @@ def _write_archive(folder: Path, sentences: Sequence[SpokenSentence], readme: st
             archive.writestr(name, text)
         for sentence in clips:
             archive.write(folder / WAVES / f"{sentence.id}.wav", f"{WAVES}/{sentence.id}.wav")
-    shutil.rmtree(folder / WAVES)
 
 
 def _csv(rows: Sequence[tuple[str, ...]]) -> str:

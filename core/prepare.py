@@ -261,10 +261,14 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace, 
             raise UserError(f"The dataset {options.dataset!r} is in {card.language!r}, not {options.language!r}.",
                             f"Give {card.language} as its language.")
     target = resolve_inside(workspace.datasets, options.dataset)
-    if target.exists() and not options.add_to:
+    if target.exists():
         existing = manifest.load(target)
-        # the source of a reviewed dataset gives other clips than it has
-        if options.source == AS_IS or (existing.card.reviewed and existing.card.source == public_name(options.source)):
+        is_same_source = existing.card.source == _source_name(options, old)
+        # The source of a reviewed dataset gives other clips than it has.
+        is_reviewed = existing.card.reviewed and not options.add_to
+        # The shards and their merge share what `--shard import` wrote.
+        is_imported = Shard.parse(options.shard) is not None and set(existing.card.languages) <= readings.keys()
+        if options.source == AS_IS or (is_same_source and (is_reviewed or is_imported)):
             _check_audio(existing)
             report = json.loads((target / REPORT_FILE).read_text("utf-8"))
             return existing, "already there", ValidationReport.from_json(report)
@@ -286,6 +290,12 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace, 
             clips.add(clip)
         dataset, state = _write(options, target, old, clips, rows, report, reporter)
     return dataset, state, report
+
+
+def _source_name(options: PrepareOptions, old: MergeTarget | None) -> str:
+    """The source in the card of the dataset."""
+    name = public_name(options.source)
+    return f"{old.dataset.card.source} + {name}" if old else name
 
 
 def _merge_target(options: PrepareOptions, readings: Mapping[str, TextNormaliser],
@@ -422,8 +432,8 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
                 findings.append(ValidationFinding("another text", row.row.location, message))
 
     repeated = len(rows) - len(new)
-    verb = "is" if len(new) == 1 else "are"
-    note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"
+    note = (f"{pluralize(len(new), 'clip')} of {source} {'is' if len(new) == 1 else 'are'} added to the "
+            f"{len(old.dataset.clips)} of {name}")
     return new, tuple(findings), f"{note}; {repeated} were there already." if repeated else f"{note}."
 
 
@@ -457,8 +467,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
            rows: Sequence[CheckedRow], report: ValidationReport, reporter: Reporter) -> tuple[PreparedDataset, str]:
     """The dataset on disk, and whether it was written now or was there already."""
     old_card = old.dataset.card if old else None
-    source_name = public_name(options.source)
-    source = f"{old_card.source} + {source_name}" if old_card else source_name
+    source = _source_name(options, old)
     licences = (old_card.licence if old_card else "", options.licence.strip())
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
     rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"

@@ -87,11 +87,16 @@ def check_certificate(workspace: Workspace, folder: Path) -> None:
                         "Compute the certificate of its run, then export it again: python -m scripts.export.")
     if result.outcome is not Outcome.PASSED:
         raise UserError(f"{result.describe()} It is not pushed.", f"{EXPORT_AGAIN_HINT} {result.hint}")
-    sums = records.read_export_sums(folder)
-    unlisted = [file.path for file in result.proof.files if file.path not in sums]
+    sums, certified = records.read_export_sums(folder), {file.path for file in result.proof.files}
+    unlisted = sorted(certified - sums.keys())
     if unlisted:
         raise UserError(f"{folder / EXPORT_SUMS} does not list {', '.join(unlisted[:3])}, which the certificate is of.",
                         EXPORT_AGAIN_HINT)
+    # A push sends what the list names, and nobody certified a file that was added to it.
+    added = sorted(name for name in sums if name not in certified and not verification.stands_beside(name))
+    if added:
+        raise UserError(f"{folder / EXPORT_SUMS} lists {', '.join(added[:3])}, which the certificate does not know. It "
+                        "is not pushed.", EXPORT_AGAIN_HINT)
 
 
 def check_notices(folder: Path) -> None:

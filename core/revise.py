@@ -24,7 +24,7 @@ from core.dataset import model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
-from core.jobs.engines import Engine
+from core.jobs.engines import HERE, Engine
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
@@ -69,9 +69,9 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
     engine = Engine.from_options(options, options.device, reporter)
     with stage(reporter, "version"):
         if _is_resumed(options, workspace):
-            index_version(workspace, options.dataset, options.save_as, reporter)
+            index_version(workspace, options.dataset, options.save_as, reporter, engine)
         else:
-            version = save_version(workspace, options.dataset, options.save_as, reporter, options.language)
+            version = save_version(workspace, options.dataset, options.save_as, reporter, options.language, engine)
             counts = {"excluded": len(version.excluded), "included_again": len(version.included),
                       "texts_edited": len(version.changed), "repaired": len(version.repaired)}
         dataset = manifest.load(workspace.dataset(options.save_as))
@@ -101,7 +101,8 @@ def _is_resumed(options: ReviseOptions, workspace: Workspace) -> bool:
         decided.startswith(decided_before) and not ClipIndex.exists(workspace, manifest.load_card(target).fingerprint))
 
 
-def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, language: str = "") -> DatasetVersion:
+def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, language: str = "",
+                 engine: Engine = HERE) -> DatasetVersion:
     """Write the dataset `new`: `name` with the decisions about it, and in `language` where that is corrected."""
     dataset = manifest.load(workspace.dataset(name))
     target = resolve_inside(workspace.datasets, new)
@@ -143,7 +144,7 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
         (folder / review.EXCLUDED_FILE).write_text("".join(lines), encoding="utf-8")
         report = _report(dataset, version, clips, excluded, readings)
         (folder / REPORT_FILE).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    index_version(workspace, name, new, reporter)
+    index_version(workspace, name, new, reporter, engine)
     return version
 
 
@@ -319,7 +320,7 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
             "characters": dict(sorted(characters.items()))}
 
 
-def index_version(workspace: Workspace, name: str, new: str, reporter: Reporter) -> None:
+def index_version(workspace: Workspace, name: str, new: str, reporter: Reporter, engine: Engine = HERE) -> None:
     """Index the clips of `new`, a version of `name`, unless that was done.
 
     Only recordings without measures are measured, and only texts that changed are normalised again.
@@ -328,7 +329,7 @@ def index_version(workspace: Workspace, name: str, new: str, reporter: Reporter)
     if ClipIndex.exists(workspace, dataset.card.fingerprint):
         return
     old = ClipIndex(workspace, base.card.fingerprint)
-    measure_dataset(dataset, workspace, reporter)
+    measure_dataset(dataset, workspace, reporter, engine)
     language = dataset.card.language
     readings = _readings(workspace, base, language)
     about = {**old.about(), "dataset": new, **reading_names(dataset.card, readings)}

@@ -19,6 +19,7 @@ from config.schema import ServeOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, StopRequested, pluralize, stage
+from core.library import verification
 from core.serving import access
 from core.serving.api import SpeechServer, build_api
 from core.serving.engine import SpeechEngine
@@ -41,6 +42,8 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
         with stage(reporter, "load"):
             models = ServedModels(options, workspace, compute.setup_device(options.device))
             served = [models.describe(reference) for reference in models.references]
+            for note in filter(None, (verification.spoken_note(workspace, model.reference) for model in served)):
+                reporter.emit(WarningRaised(note))
         engine = SpeechEngine(options.rows, options.max_requests, options.max_seconds)
         server = SpeechServer(models, engine, options)
         guarded = access.GuardedServer(build_api(server), key, names, origins,

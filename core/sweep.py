@@ -14,7 +14,7 @@ from config.errors import ErrorKind, UserError
 from config.schema import SweepOptions
 from core.jobs import control
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.job import Job, create_job, load_job_directory
+from core.jobs.job import Job, check_id_free, create_job, load_job_directory, with_whole_ids
 from core.jobs.reporter import Reporter, StopRequested, pluralize
 from core.jobs.state import JobReader, JobState
 from core.library import sweeps
@@ -41,6 +41,7 @@ def run(options: SweepOptions, workspace: Workspace, reporter: Reporter) -> Resu
         # The plan of a trial is stored before its run exists, so that a resume finds that run.
         if index == len(record.trials):
             trial = SweepTrial(f"{folder.name}-{index + 1:02d}", sweeps.propose(options, record.trials))
+            _check_trial_id(options, workspace, trial)
             record = replace(record, trials=(*record.trials, trial))
             sweeps.write_sweep(folder, record)
         trial = _run_trial(options, workspace, reporter, record, index)
@@ -59,6 +60,19 @@ def run(options: SweepOptions, workspace: Workspace, reporter: Reporter) -> Resu
         "finished": len(finished), "pruned": sum(trial.status == "pruned" for trial in record.trials),
         "failed": len(failed),
     }
+
+
+def _check_trial_id(options: SweepOptions, workspace: Workspace, trial: SweepTrial) -> None:
+    """Raise `UserError` if another job has the id of a trial that is not in `sweep.json` yet.
+
+    A training with the trial's options is that trial: `sweep.json` was deleted.
+    """
+    directory = workspace.runs / trial.run
+    if directory.exists():
+        job = load_job_directory(directory)
+        trial_options = with_whole_ids(workspace, "train", sweeps.trial_options(options, trial.changes))
+        if job.verb != "train" or job.options() != trial_options:
+            check_id_free(workspace, trial.run)
 
 
 def _run_trial(options: SweepOptions, workspace: Workspace, reporter: Reporter, record: SweepRecord,

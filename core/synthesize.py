@@ -5,11 +5,11 @@ A clip is scored if a recogniser knows the language. `clips.zip` holds all clips
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from config import confinement, foreign
 from config.errors import UserError
@@ -25,6 +25,7 @@ from core.speech.model_cache import CachedSynthesizer, ModelCache
 from core.speech.scoring import Recogniser, load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, unused_controls
 from core.workspace import Workspace
+from data.durable_files import copy_file
 from models.base import RecognitionScore
 
 SIDE = "speech"
@@ -66,10 +67,10 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
 
     # Texts are spoken in batches, here or by the workers of an engine.
     has_picture = len(texts) == 1
-    speaker = _Speaker(options, workspace, synthesizer, reporter, has_picture)
-    load: Callable[[Reporter], _Speaker] = partial(_Speaker.load, options, workspace, has_picture)
+    worker = _SynthesisWorker(options, workspace, synthesizer, reporter, has_picture)
+    load: Callable[[Reporter], _SynthesisWorker] = partial(_SynthesisWorker.load, options, workspace, has_picture)
     if engine.name == "here":
-        load = partial(_loaded, speaker)
+        load = partial(_with_reporter, worker)
     batches = [list(enumerate(texts[start:start + MAX_BATCH_SIZE], start))
                for start in range(0, len(texts), MAX_BATCH_SIZE)]
     spoken_clips: list[_SpokenClip] = []
@@ -81,7 +82,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     # Clips that are finished are kept, also when the job fails or is stopped.
     try:
         with stage(reporter, "speak"):
-            for batch, batch_clips in run_batches(load, _Speaker.speak, batches, engine, reporter, stop_message):
+            for batch, batch_clips in run_batches(load, _SynthesisWorker.speak, batches, engine, reporter,
+                                                  stop_message):
                 if isinstance(batch_clips, LostBatch):
                     reporter.emit(WarningRaised(f"Clip {batch[0][0] + 1} of {len(texts)} ({batch[0][1][:40]}) was not "
                                                 f"made: {batch_clips.reason}."))
@@ -97,9 +99,9 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
 
     if not spoken_clips:
         raise UserError(f"None of {pluralize(len(texts), 'clip')} was made.", "The warnings above name the reason.")
-    recogniser = speaker.load_recogniser()
+    recogniser = worker.load_recogniser()
     if options.archive:
-        shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
+        copy_file(reporter.directory / CLIPS_ARCHIVE, Path(options.archive))
 
     # The error on recordings shows how well the recogniser itself understands the language.
     with stage(reporter, "score recordings"):
@@ -138,8 +140,8 @@ class _SpokenClip:
 
 
 @dataclass
-class _Speaker:
-    """Speaks and scores batches of texts."""
+class _SynthesisWorker:
+    """Synthesizes and scores batches of texts."""
 
     options: SynthesizeOptions
     workspace: Workspace
@@ -152,7 +154,7 @@ class _Speaker:
 
     @classmethod
     def load(cls, options: SynthesizeOptions, workspace: Workspace, has_picture: bool,
-             reporter: Reporter) -> _Speaker:
+             reporter: Reporter) -> _SynthesisWorker:
         loaded = _load_synthesizer(ModelCache(), options, workspace)
         return cls(options, workspace, loaded.synthesizer, reporter, has_picture, warns=False)
 
@@ -200,10 +202,10 @@ class _Speaker:
         return spoken_clips
 
 
-def _loaded(speaker: _Speaker, reporter: Reporter) -> _Speaker:
-    """The speaker of this process, with the reporter of its batches."""
-    speaker.reporter = reporter
-    return speaker
+def _with_reporter(worker: _SynthesisWorker, reporter: Reporter) -> _SynthesisWorker:
+    """The worker of this process, with the reporter of its batches."""
+    worker.reporter = reporter
+    return worker
 
 
 def _load_synthesizer(model_cache: ModelCache, options: SynthesizeOptions, workspace: Workspace) -> CachedSynthesizer:

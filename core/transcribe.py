@@ -68,11 +68,11 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
 
     # A shard repeats whole batches, which are the same whatever was transcribed before.
     pending = [piece for piece in selected if piece.id not in transcripts_by_id]
-    pending_batches = _batches(pending) if shard is None or shard.is_merge else iter([
-        batch for batch in batches if any(piece.id not in transcripts_by_id for piece in batch)])
+    pending_batches = list(_batches(pending)) if shard is None or shard.is_merge else [
+        batch for batch in batches if any(piece.id not in transcripts_by_id for piece in batch)]
     engine = Engine.from_options(options, options.device, reporter)
     lost: dict[str, str] = {}  # why a clip has no transcript, by id
-    done_count = len(selected) - len(pending)
+    done_count = len(selected) - sum(map(len, pending_batches))
 
     def stop_message() -> str:
         return f"Stopped after {done_count} of {pluralize(len(selected), 'clip')}; their texts are kept."
@@ -92,7 +92,7 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
                     transcripts_by_id |= new_transcripts
                 done_count += len(batch)
                 last_transcript = transcripts_by_id.get(batch[-1].id)
-                reporter.emit(Progress(min(done_count, len(selected)), len(selected), "clips",
+                reporter.emit(Progress(done_count, len(selected), "clips",
                                        last_transcript.text[:60] if last_transcript else ""))
 
     # A clip that killed its worker is left without a text; it is tried again when the job runs again.

@@ -22,7 +22,7 @@ _FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "
 KINDS: Mapping[str, str] = {
     "model": "models", "dataset": "datasets", "segments": "segments", "tokenizer": "tokenizers",
     "extension": "extensions", "run": "runs", "export": "exports", "recogniser": "recognisers", "voice": "voices",
-    "upload": "cache/uploads", "cache": "cache",
+    "recording": "recordings", "upload": "cache/uploads", "cache": "cache",
 }
 """Kinds of what is stored, and the folder of each."""
 BIN = ".bin"

@@ -61,6 +61,16 @@ def write_json(path: Path, value: object, *, sync: bool = True) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n", sync=sync)
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all; `UserError` if the disk or the folder of `target` refuses it."""
+    try:
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+    except OSError as error:
+        raise UserError(f"{target} could not be written: {error.strerror or error}.", _DISK_HINT,
+                        ErrorKind.ENVIRONMENT) from error
+
+
 def append_text(path: Path, text: str) -> None:
     """Append lines to `path` and wait until they are on the disk; a line that was cut off before is ended first."""
     with open(path, "ab+") as file:

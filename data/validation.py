@@ -484,11 +484,11 @@ def _spelling_warnings(valid: Sequence[CheckedRow],
         return findings
     location = next((row.row.location for row in valid
                      if case.example in unicodedata.normalize("NFC", row.row.text)), "")
-    problem = (f"{case.within} words have capitals within, such as {case.example!r}, as in orthographies whose "
-               "capitals are letters of their own")
-    message = (f"{problem}. A tokenizer of these texts keeps their case (its option case)" if case.is_spelling else
-               f"{problem}. {case.example!r} is read as {case.example.lower()!r}: if case is spoken, keep it (option "
-               "case of the tokenizer), or write such a letter by a small one (in a text rule, such as N as ŋ)")
+    description = (f"{case.within} words have capitals within, such as {case.example!r}, as in orthographies whose "
+                   "capitals are letters of their own")
+    message = (f"{description}. A tokenizer of these texts keeps their case (its option case)" if case.is_spelling else
+               f"{description}. {case.example!r} is read as {case.example.lower()!r}: if case is spoken, keep it "
+               "(option case of the tokenizer), or write such a letter by a small one (in a text rule, such as N as ŋ)")
     findings.append(ValidationFinding("case", location, message))
     return findings
 

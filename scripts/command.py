@@ -344,9 +344,20 @@ def options_of(verb: str, args: argparse.Namespace, workspace: Workspace) -> Opt
 
 def read_grid(path: str) -> dict[str, object]:
     """The options of a sweep in a YAML file: a list is the values of an option that is varied."""
-    values = read_preset(path, "sweep")
-    varied = [f"{name}: {', '.join(map(str, value))}" for name, value in values.items() if isinstance(value, list)]
-    plain = {name: value for name, value in values.items() if not isinstance(value, list)}
+    plain, varied = dict[str, object](), list[str]()
+    for name, value in read_preset(path, "sweep").items():
+        if not isinstance(value, list):
+            plain[name] = value
+            continue
+        # The list becomes a part of `vary`, a text in which these signs divide options and values.
+        for item in value:
+            text = str(item)
+            if not isinstance(item, str | int | float) or not text.strip() or any(sign in text for sign in ",;\n"):
+                shown = "null" if item is None else repr(item)
+                raise UserError(f"{path} varies {name!r} with {shown}; a varied value must be a number, true, false "
+                                "or a text without comma, semicolon and line break.",
+                                "Leave it out of the list, and start a training with it.")
+        varied.append(f"{name}: {', '.join(map(str, value))}")
     if varied:
         plain["vary"] = "; ".join(filter(None, (str(plain.get("vary", "")), *varied)))
     return plain

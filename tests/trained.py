@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
+from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.job import create_job
 from core.library import records
@@ -20,6 +22,7 @@ from core.training.memory_plan import MicrobatchPlan
 from core.training.parameter_groups import LearningRateSchedule
 from core.workspace import Workspace
 from data.batches import SamplerState
+from data.durable_files import hash_file
 from tests.worlds import extended_world, train_options
 
 RUN = "run-am"
@@ -64,3 +67,13 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     journal = Journal(made.journal)
     journal.append(CheckpointSaved(8, folder.relative_to(made.directory).as_posix(), best=True))
     journal.close()
+
+
+def change_checkpoint(workspace: Workspace, name: str = RUN) -> None:
+    """Give the run's checkpoint other rows, as a training that goes on does."""
+    folder = folder_of(workspace.run(name), 8)
+    rows = load_file(folder / records.ROWS)
+    save_file({key: value + 0.01 for key, value in rows.items()}, folder / records.ROWS)
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    files = {**record.files, records.ROWS: hash_file(folder / records.ROWS)}
+    records.write_record(folder / records.CHECKPOINT, replace(record, files=files))

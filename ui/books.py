@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
@@ -13,7 +14,9 @@ from core.jobs.reporter import size_text
 from core.jobs.state import JobState
 from core.library import catalog, model_info, reference_voices
 from core.library.catalog import ModelReference
+from core.sources import source_preview
 from core.text.manuscript import describe, open_book, read_pronunciations
+from core.workspace import Workspace
 from ui import job_views, media, verb_form
 from ui.form import Value, build_form, parse
 from ui.live import View
@@ -78,9 +81,10 @@ def build(page: Page) -> None:
     live.show_when(stop, _shown_job, lambda job: job.alive and job.status != "stopping", TAB)
     live.show_when(resume, _shown_job, lambda job: job.resumable, TAB)
 
-    page.on(upload.upload, _uploaded_book, [upload], [book_notice, book], files=True)
+    page.on(upload.upload, partial(_uploaded_book, page.workspace), [upload], [book_notice, book], files=True)
     page.on(upload.clear, lambda: [NOTHING, ""], [], [book_notice, book])
-    page.on(list_upload.upload, _uploaded_list, [list_upload], [list_notice, pronunciations], files=True)
+    page.on(list_upload.upload, partial(_uploaded_list, page.workspace), [list_upload], [list_notice, pronunciations],
+            files=True)
     page.on(list_upload.clear, lambda: [NOTHING, ""], [], [list_notice, pronunciations])
     page.on(start.click, lambda *values: [page.started_notice(page.start("book", options(*values)))], widgets, [notice])
     page.on(stop.click, lambda: page.stop(_newest_id(page)), [], [notice])
@@ -98,19 +102,22 @@ def _newest_id(page: Page) -> str:
     return state.id
 
 
-def _uploaded_book(path: str | None) -> Sequence[object]:
-    """Read the book, and say what it has; `UserError` for one that cannot be read."""
+def _uploaded_book(workspace: Workspace, path: str | None) -> Sequence[object]:
+    """Store the book for its job, and describe it; `UserError` for one that cannot be read."""
     if not path:
         return [NOTHING, ""]
     book = open_book(path)
-    return [job_views.notice(" ".join((describe(book), *book.notes))), path]
+    # The page's copy is deleted after a day; a job may be resumed later.
+    stored = source_preview.store_upload(workspace, [Path(path)])
+    return [job_views.notice(" ".join((describe(book), *book.notes))), str(stored)]
 
 
-def _uploaded_list(path: str | None) -> Sequence[object]:
+def _uploaded_list(workspace: Workspace, path: str | None) -> Sequence[object]:
     if not path:
         return [NOTHING, ""]
     count = len(read_pronunciations(path))
-    return [job_views.notice(f"{count:,} word{'' if count == 1 else 's'}."), path]
+    stored = source_preview.store_upload(workspace, [Path(path)])
+    return [job_views.notice(f"{count:,} word{'' if count == 1 else 's'}."), str(stored)]
 
 
 def _models(page: Page, view: View) -> list[ModelReference]:
@@ -128,7 +135,8 @@ def _model_choices(page: Page, view: View) -> object:
     name = verb_form.newest_made(view, "export")
     current = view.follow("book.voice_model", view.values["book.voice_model"], references,
                           f"export:{name}" if name else "")
-    return gr.update(choices=references, value=current if current in references else next(iter(references), None))
+    return gr.update(choices=verb_form.titled_choices(page.workspace, references),
+                     value=current if current in references else next(iter(references), None))
 
 
 def _language_choices(page: Page, view: View) -> object:
@@ -164,11 +172,10 @@ def _voice_choices(page: Page, view: View) -> object:
     return gr.update(choices=offered, value=current if current in [value for _, value in offered] else "")
 
 
-def _command(page: Page, view: View, options: object, names: Sequence[str]) -> Html:
+def _command(page: Page, view: View, options: Callable[..., BookOptions], names: Sequence[str]) -> Html:
     """The command that equals the form; nothing before a book is chosen."""
     if not view.values["book.book"]:
         return NOTHING
-    assert callable(options)
     return verb_form.command_view(page, "book", options(*(view.values[f"book.{name}"] for name in names)))
 
 

@@ -55,7 +55,7 @@ def build(page: Page) -> None:
     with gr.Column(elem_classes="card", elem_id="share-export"):
         gr.HTML(join((element("h2", "The model as a file"), paragraph(
             "The weights in the model's original format, with this certificate, in one archive.", class_="small"))))
-        with gr.Row(elem_classes="grid"):
+        with gr.Row(elem_classes="grid", elem_id="export-naming") as naming:
             name = gr.Textbox(ExportOptions.model_fields["export"].default, label="Export name",
                               elem_id="export-name", min_width=200)
             override = gr.CheckboxGroup([], label="Override failed checks", visible=False,
@@ -102,7 +102,9 @@ def build(page: Page) -> None:
     def is_run(view: View) -> bool:
         return not _chosen(page, view).startswith("export:")
 
-    live.panel(export, lambda view: gr.update(visible=is_run(view)), TAB)
+    # An export is packed as it is: it has its name, and its checks were accepted.
+    for block in (export, naming):
+        live.panel(block, lambda view: gr.update(visible=is_run(view)), TAB)
     live.panel(pack, lambda view: gr.update(value="Export as a file" if is_run(view) else "Pack as a file"), TAB)
 
     live.panel(accept, lambda view: _acceptance(page, view), TAB)

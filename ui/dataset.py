@@ -15,7 +15,7 @@ from core.library import dataset_recognisers
 from core.sources import source_preview
 from core.sources.source_preview import ValidationReport
 from core.text import text_rules
-from ui import clip_review, job_views, long_audio, records, uploads, verb_form
+from ui import clip_review, job_views, long_audio, recording, records, uploads, verb_form
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table, with_code
 from ui.page import Page
@@ -40,6 +40,7 @@ def build(page: Page) -> None:
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload an archive or several files")
             gr.HTML(uploads.format_help())
+            listen_to_recording = recording.build(page)
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
             listen_to_voice = _build_voice(page)
         with gr.Column(scale=3, min_width=300):
@@ -70,6 +71,7 @@ def build(page: Page) -> None:
     for event in (source.submit, source.blur, language.submit, language.blur):
         page.on(event, lambda text, code: [look(page, text, code)], [source, language], [notice])
     page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
+    listen_to_recording(form, notice)
     listen_to_voice()
 
 

@@ -592,8 +592,11 @@ def failure(state: JobState) -> Html:
                paragraph(with_code(on_page(readable(state.hint)))), trace, role="alert")
 
 
-def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = None) -> Html:
-    """Jobs that follow each other as numbered steps; `notes` by job id. Only the first skipped job says why."""
+def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = None,
+               buttons: Mapping[str, Html] | None = None) -> Html:
+    """Jobs that follow each other as numbered steps; `notes` and `buttons` by job id. Only the first skipped job says
+    why.
+    """
     first_skipped = next((state for state in states if state.status == "skipped"), None)
     items = []
     for number, state in enumerate(states, 1):
@@ -608,7 +611,8 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
             div("step", div("ends", element("strong", job_title(state)), badge(state)), about(state),
                 bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state),
                 training_alarm(state), failure(state), _folded_warnings(state),
-                _outcome(state), paragraph(note, class_="small") if note else NOTHING),
+                _outcome(state), paragraph(note, class_="small") if note else NOTHING,
+                (buttons or {}).get(state.id, NOTHING)),
             class_=f"link {status_tone(state)}",
         ))
     return element("ol", *items, class_="chain")

@@ -213,7 +213,8 @@ def _follow_tabs(blocks: gr.Blocks, page: Page, drawer: gr.Tabs) -> None:
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = tuple(_HERE / f"{name}.js" for name in ("translate", "page", "tabs", "review", "sample_grid", "compare"))
+SCRIPTS = tuple(_HERE / f"{name}.js" for name in (
+    "translate", "page", "tabs", "review", "recording", "sample_grid", "compare"))
 
 _PINE = Color(
     name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",

@@ -38,7 +38,7 @@ from ui.live import workspace_mark
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples"),
-          "segments": ("audio",)}
+          "segments": ("audio",), "recordings": ("clips",)}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
 COVERED, CURVES, LISTENING, PACKED, CLIPS, REPORT = "covered", "curves", "listening", "archive", "clips", "report"

@@ -91,6 +91,23 @@ document.addEventListener("keydown", (event) => {
   for (const list of document.querySelectorAll("ul[role=listbox]")) list.tabIndex = -1;
 }, true);
 
+/* Enter takes a choice and leaves the focus to the page's body (6.31), so that the next Tab begins at the top. The field
+   gets it back. Gradio opens a list when its field gets the focus, so it is not told of this one; the next key opens it. */
+(() => {
+  let returning = false;
+  document.addEventListener("keydown", (event) => {
+    const field = event.target;
+    if (event.key !== "Enter" || !field.matches || !field.matches("input[role=combobox]")) return;
+    setTimeout(() => {
+      if (document.activeElement !== document.body || !field.isConnected) return;
+      returning = true;
+      field.focus({preventScroll: true});
+      returning = false;
+    }, 50);
+  }, true);
+  document.addEventListener("focus", (event) => { if (returning) event.stopPropagation(); }, true);
+})();
+
 /* The open list of a dropdown has a fixed place, which Gradio finds anew when the page is scrolled (6.31): also when its
    field moves, as what stands above it grows. */
 document.addEventListener("focusin", ({target}) => {

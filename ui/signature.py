@@ -34,11 +34,11 @@ def build(page: Page, subject: gr.Dropdown, chosen: Callable[[View], str]) -> No
     upload = gr.File(file_count="single", type="filepath", height=100, elem_id="signature-upload",
                      label="Signature (signed.sha256.sig or signed.sha256.minisig)")
     add = gr.Button("Add signature", size="md", elem_id="signature-add", scale=0, min_width=160)
-    held = gr.State("")  # the uploaded signature, a text in both formats
+    signature = gr.State("")  # as it was uploaded, a text in both formats
     notice = gr.HTML(elem_classes="notices")
     page.live.panel(about, lambda view: section(page.workspace, chosen(view)), TAB)
-    page.on(upload.upload, _read, [upload], [notice, held, upload], files=True)
-    page.on(add.click, partial(_attach, page), [subject, held], [notice, held])
+    page.on(upload.upload, _read, [upload], [notice, signature, upload], files=True)
+    page.on(add.click, partial(_attach, page), [subject, signature], [notice, signature])
 
     gr.HTML(element("h3", "Trusted makers"))
     signers = gr.HTML(elem_id="signers")

@@ -33,8 +33,9 @@ from core.dataset.review import check_texts_match
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
 from core.jobs.job import Job, create_job
-from core.jobs.reporter import duration_text, pluralize
+from core.jobs.reporter import duration_text, pluralize, size_text
 from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
@@ -48,7 +49,7 @@ from ui.charts import chart
 from ui.form import parse
 from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, paragraph, span
-from ui.page import Page
+from ui.page import TABS, Page
 from ui.run_views import loss_series
 from ui.train import stop_button
 
@@ -239,8 +240,10 @@ def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Htm
     if states:
         trained = {state.id for state in states if state.verb == "train" and state.status == "finished"
                    and not job_views.learned_nothing(state)}
-        notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained) for state in states}
-        return div("card", element("h2", chain_title(states)), job_views.chain_view(states, notes))
+        notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained)
+                 or step_assessment(state) for state in states}
+        buttons = {state.id: _step_button(state) for state in states}
+        return div("card", element("h2", chain_title(states)), job_views.chain_view(states, notes, buttons))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
@@ -250,6 +253,44 @@ def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Htm
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
                      class_="link wait") for number, (title, text) in enumerate(steps, 1)]
     return div("card", element("h2", "What will happen"), element("ol", *items, class_="chain"))
+
+
+def step_assessment(state: JobState) -> str:
+    """What a finished step made, in a sentence; empty where its result does not say. A training has its outcome."""
+    result = state.result or {}
+
+    def count(name: str) -> int:
+        value = result[name]
+        return int(value) if isinstance(value, int | float) else 0
+
+    try:
+        match state.verb if state.status == "finished" else "":
+            case "download":
+                return f"{pluralize(count('files'), 'file')}, {size_text(count('bytes'))}."
+            case "prepare":
+                duration = duration_text(60 * float(str(result["minutes"])))
+                return (f"{duration} of speech in {pluralize(count('clips'), 'clip')}, {count('clips_with_findings')} "
+                        "of them with findings.")
+            case "tokenizer":
+                covered, characters = count("characters_covered"), count("characters")
+                return f"New tokens: {count('tokens_added'):,}. Characters covered: {covered:,} of {characters:,}."
+            case "extend":
+                old = f" The {count('old_rows'):,} old ones are unchanged." if result["old_rows_equal"] is True else ""
+                return f"New embeddings: {count('new_rows'):,}.{old}"
+            case "certify":
+                return f"Old languages: {result['preservation']}."
+    except (KeyError, ValueError):  # a job of an earlier version
+        return ""
+    return ""
+
+
+def _step_button(state: JobState) -> Html:
+    """A button that opens the tab of a step; none for one that has not begun. The page's script opens the tab."""
+    tab = VERBS[state.verb].tab
+    if state.status in ("waiting", "skipped") or tab not in dict(TABS):
+        return NOTHING
+    return div("controls", element("button", f"Open {dict(TABS)[tab]}", type="button", class_="small-button",
+                                   data_open_tab=tab))
 
 
 def _training(states: Sequence[JobState]) -> JobState | None:

@@ -26,7 +26,8 @@ from ui.page import Page
 TITLES = {
     "model": "Base models", "dataset": "Datasets", "segments": "Segments", "tokenizer": "Tokenizers",
     "extension": "Extended models", "run": "Runs and other jobs", "export": "Exports", "recogniser": "Recognisers",
-    "voice": "Reference voices", "upload": "Uploads", "cache": "Caches",
+    "voice": "Reference voices", "recording": "Prompt lists and their recordings", "upload": "Uploads",
+    "cache": "Caches",
 }
 _ABOUT = {
     "recogniser": "Downloaded again when it is used.",

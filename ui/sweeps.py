@@ -72,37 +72,39 @@ def build(page: Page, form: OptionsForm, compare: Comparison) -> None:
     live.show_when(stop, selected_sweep, lambda job: job.alive and job.status != "stopping", TAB)
     live.show_when(resume, selected_sweep, lambda job: job.resumable, TAB)
     live.show_when(further_row, selected_sweep, lambda job: any(
-        one.status == "finished" for one in trials_of(job)), TAB)
+        candidate.status == "finished" for candidate in trials_of(job)), TAB)
 
     def begin(*values: Value, search: str = "") -> Sequence[object]:
-        shared, own = values[:len(form.names)], list(values[len(form.names):])
+        shared, sweep_values = values[:len(form.names)], list(values[len(form.names):])
         verb_form.require_choices("train", form.names, shared)
         if search:
-            own = [search, "", 0, own[_FIELDS.index("prune")]]
-        job = page.start("sweep", options_of(form, shared, own))
+            sweep_values = [search, "", 0, sweep_values[_FIELDS.index("prune")]]
+        job = page.start("sweep", options_of(form, shared, sweep_values))
         return [page.started_notice(job), page.show(job.id)]
-
-    def further_run(name: str, run: str) -> Sequence[object]:
-        state = control.read_state(load_job(page.workspace, chosen_sweep(name)))
-        options, record = options_of_sweep(state), sweeps.read_sweep(state.job.directory)
-        finished = [one for one in sweeps.rank(record, options) if one.status == "finished"] if record else []
-        picked = next((one for one in finished if run in ("", one.run)), None)
-        if picked is None:
-            raise UserError("No trial of this sweep has finished.", "Wait for one, or resume the sweep.")
-        return [page.started_notice(page.start("train", sweeps.further_options(options, picked)))]
 
     inputs = [*form.widgets, *widgets]
     page.on(start.click, begin, inputs, [notice, chosen])
     page.on(find.click, partial(begin, search="learning_rate"), inputs, [notice, chosen])
     page.on(stop.click, lambda name: page.stop(name or newest_id(page)), [chosen], [notice])
     page.on(resume.click, lambda name: page.resume(name or newest_id(page)), [chosen], [notice])
-    page.on(further.click, further_run, [chosen, trial], [notice])
+    page.on(further.click, partial(train_further, page), [chosen, trial], [notice])
 
 
-def options_of(form: OptionsForm, shared: Sequence[Value], own: Sequence[Value]) -> SweepOptions:
+def train_further(page: Page, name: str, run: str) -> Sequence[object]:
+    """Start a run from the weights of a trial: the best one if `run` is empty, of the newest sweep if `name` is."""
+    state = control.read_state(load_job(page.workspace, name or newest_id(page)))
+    options, record = options_of_sweep(state), sweeps.read_sweep(state.job.directory)
+    finished = [trial for trial in sweeps.rank(record, options) if trial.status == "finished"] if record else []
+    chosen_trial = next((trial for trial in finished if run in ("", trial.run)), None)
+    if chosen_trial is None:
+        raise UserError("No trial of this sweep has finished.", "Wait for one, or resume the sweep.")
+    return [page.started_notice(page.start("train", sweeps.further_options(options, chosen_trial)))]
+
+
+def options_of(form: OptionsForm, shared: Sequence[Value], sweep_values: Sequence[Value]) -> SweepOptions:
     """The options of a sweep: those of the form of a run, and its own."""
     training = form.options(shared).model_dump(mode="json")
-    values = dict(zip(_FIELDS, own, strict=True))
+    values = dict(zip(_FIELDS, sweep_values, strict=True))
     # Watched values are text.
     values["prune"] = str(values["prune"]) == "True"
     return parse_options(SweepOptions, {**training, **values})
@@ -113,17 +115,12 @@ def options_of_sweep(state: JobState) -> SweepOptions:
     return parse_options(SweepOptions, state.job.settings)
 
 
-def chosen_sweep(name: str) -> str:
-    """The id in the dropdown; `UserError` if there is none."""
-    if not name:
-        raise UserError("No sweep is chosen.", "Choose one in the list, or start one.")
-    return name
-
-
 def newest_id(page: Page) -> str:
-    """The id of the newest sweep."""
+    """The id of the newest sweep; `UserError` if there is none."""
     states = [state for state in page.live.board.states() if state.verb == "sweep"]
-    return chosen_sweep(states[0].id if states else "")
+    if not states:
+        raise UserError("No sweep is chosen.", "Choose one in the list, or start one.")
+    return states[0].id
 
 
 def selected_sweep(view: View) -> JobState | None:
@@ -149,8 +146,8 @@ def trials_of(state: JobState) -> list[SweepTrial]:
 def trial_choices(view: View) -> object:
     """The finished trials, best first; no value if the chosen one is of another sweep."""
     state = selected_sweep(view)
-    finished = [one for one in trials_of(state) if one.status == "finished"] if state else []
-    choices = [_BEST, *((f"{one.run}: {one.description}", one.run) for one in finished)]
+    finished = [trial for trial in trials_of(state) if trial.status == "finished"] if state else []
+    choices = [_BEST, *((f"{trial.run}: {trial.description}", trial.run) for trial in finished)]
     current = view.values["sweep.trial"]
     return gr.update(choices=choices, **({} if current in [run for _, run in choices] else {"value": ""}))
 
@@ -165,7 +162,7 @@ def result_view(view: View) -> Html:
         return job_views.job_card(state)
     options = options_of_sweep(state)
     recommendation = (paragraph(element("strong", sweeps.recommend(record, options)))
-                      if any(one.status == "finished" for one in record.trials) else NOTHING)
+                      if any(trial.status == "finished" for trial in record.trials) else NOTHING)
     return join((job_views.job_card(state), recommendation, ranking_table(record, options)))
 
 

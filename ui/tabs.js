@@ -48,6 +48,15 @@
   document.addEventListener("click", (event) => {
     if (event.target.closest && event.target.closest('[role="tab"], .overflow-dropdown button')) window.lisanRememberTab();
   });
+  /* A button of a step on Start opens the tab of the step, and the focus goes there. */
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest && event.target.closest("[data-open-tab]");
+    const tab = button && document.getElementById(`tab-${button.dataset.openTab}-button`);
+    if (!tab) return;
+    tab.click();
+    window.lisanRememberTab();
+    setTimeout(() => tab.offsetParent && tab.focus(), 100);
+  });
 
   const show = (open, focus) => {
     const panel = drawer();

@@ -31,6 +31,7 @@ from ui.form import OptionsForm, Value, build_fields, same_value
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
+from ui.titles import title_of
 
 MAX_COMPARED = 6  # runs, as there are colours
 _COMPARED_BY_DEFAULT = 3  # newest runs that are shown when none is chosen
@@ -589,7 +590,8 @@ def _build_checkpoints(page: Page) -> None:
         if not step:
             raise UserError("No checkpoint is chosen.", "Choose a step in the list.")
         entry = storage.delete(page.workspace, storage.parse(f"run:{run}@{step}"), page.live.board)
-        message = f"{entry.item.reference} is in the bin. Restore it on the Storage tab (under System)."
+        title = title_of(page.workspace, entry.item.reference)
+        message = f"{title} is in the bin. Restore it on the Storage tab (under System)."
         return [job_views.notice(message), gr.update(value=None)]
 
     def choices(view: View, read: Callable[[Path], Iterable[object]], field: str) -> object:

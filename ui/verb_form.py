@@ -33,6 +33,7 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import TABS, Page
 from ui.terms import help_view
+from ui.titles import title_of
 
 ChoiceSource = Callable[[View], Sequence[str]]
 Suggested = tuple[Callable[[View], Value], Callable[[View], Collection[Value]]]
@@ -105,7 +106,8 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         field, offered = f"{verb}.{name}", list(choices[name](view))
         # A field that may be empty gets no suggestion.
         newest = "" if "" in offered else newest_made(view, VERBS[verb].needs.get(name, ""))
-        return gr.update(choices=offered, value=view.follow(field, view.values[field], offered, newest) or None)
+        chosen = view.follow(field, view.values[field], offered, newest)
+        return gr.update(choices=titled_choices(page.workspace, offered), value=chosen or None)
 
     def suggestion(view: View, name: str) -> object:
         suggest, suggested_before = (suggested or {})[name]
@@ -146,6 +148,11 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     if second:
         page.on(second_start.click, partial(run_second, verb=second[0]), form.widgets, [notice])
     return form, start
+
+
+def titled_choices(workspace: Workspace, values: Sequence[str]) -> list[tuple[str, str]]:
+    """Label and value of each choice: a reference to a model, such as `run:9d83`, has its title as label."""
+    return [(title_of(workspace, value) if ":" in value else value, value) for value in values]
 
 
 def last_job_view(verb: str, empty: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:

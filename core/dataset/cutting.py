@@ -206,11 +206,15 @@ class RecordingCutter:
                 recording = batch[0]
                 if isinstance(clips, LostBatch):
                     self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {clips.reason}."))
-                else:
-                    clips_by_key[recording.key] = clips
+                    clips = []
+                clips_by_key[recording.key] = clips
+                if not clips:
+                    # A worker that died, or ended with an error, may have left a part of the clips.
+                    _audio_file(partial_path, recording).unlink(missing_ok=True)
+                    denoised_copy(partial_path, recording).unlink(missing_ok=True)
                 progress(batch, Progress(recording.seconds, recording.seconds, "seconds"))
             return self._finish(partial_path, recordings,
-                                [clip for recording in recordings for clip in clips_by_key.get(recording.key, ())])
+                                [clip for recording in recordings for clip in clips_by_key[recording.key]])
 
     def _finish(self, partial: Path, recordings: Sequence[LongRecording], pieces: Sequence[SegmentClip]) -> Segments:
         if not pieces:
@@ -256,7 +260,7 @@ class _CuttingWorker:
     def cut(self, batch: Sequence[LongRecording]) -> list[SegmentClip]:
         """The clips of the one recording of a batch, written one behind the other to one file.
 
-        None, with a warning, on an error.
+        An empty list, with a warning, on an error.
         """
         recording, = batch
 
@@ -271,12 +275,13 @@ class _CuttingWorker:
             if not clips.spans:
                 return []
 
-            name = f"audio/{recording.key}.flac"
+            path = _audio_file(self.partial_path, recording)
+            name = path.relative_to(self.partial_path).as_posix()
             own_rate = sound_files.duration_and_rate(recording.path)[1]
             rate = self.finish.sample_rate or own_rate
             pieces, position, above = [], 0, 0
             parts = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
-            with soundfile.SoundFile(str(self.partial_path / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
+            with soundfile.SoundFile(str(path), "w", rate, 1, "PCM_16", format="FLAC") as file:
 
                 # Clips follow one another in one file, at the rate of the recording or the one asked for.
                 for span, samples in zip(clips.spans, parts, strict=False):
@@ -302,6 +307,15 @@ class _CuttingWorker:
         except UserError as error:
             self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {error.message} {error.hint}"))
             return []
+
+
+def denoised_copy(folder: Path, recording: LongRecording) -> Path:
+    """The denoised copy of a recording that a search makes and deletes."""
+    return folder / "work" / f"{recording.key}-denoised.wav"
+
+
+def _audio_file(folder: Path, recording: LongRecording) -> Path:
+    return folder / "audio" / f"{recording.key}.flac"
 
 
 def _done_file(partial_path: Path, recording: LongRecording) -> Path:

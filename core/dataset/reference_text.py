@@ -196,8 +196,8 @@ def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag
             doubt = f"it fits its text with a score of only {score:.2f}" if score < flag_below else ""
             spans.append(FoundClip(cut.begin_s, min(cut.end_s, total_s), False, content, score, doubt))
     if match.missing:
-        were = "was" if match.missing == 1 else "were"
-        dropped.append(f"{match.missing} of {pluralize(len(match.sentences), 'sentence')} {were} not found.")
+        dropped.append(f"{match.missing} of {pluralize(len(match.sentences), 'sentence')} "
+                       f"{'was' if match.missing == 1 else 'were'} not found.")
     # Only the first few are listed.
     remaining = len(dropped) - _SHOWN
 

@@ -11,11 +11,13 @@ still kills its worker comes back as a `LostBatch`, for the caller to name.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
@@ -43,6 +45,8 @@ _LOAD_TRIES = 3  # workers in a row that may die while they load
 _AHEAD = 64  # batches of each worker that may be finished before one that still runs
 _POLL_S = 0.2  # between two looks at whether to stop
 _GRACE_S = 5.0  # After a stop the running batches have this time.
+_RAY_START_S = 300.0  # An actor of Ray has this time to find a place in its cluster.
+_RAY_DIGITS = 10_000  # Ray rounds resources to four digits.
 _THREADS = "OMP_NUM_THREADS"
 RAY_REQUIREMENTS = "requirements-ray.txt"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +94,12 @@ class Engine:
         gpus = () if device == "cpu" else tuple(gpu.uuid for gpu in visible_gpus(find_gpus(), os.environ))
         threads, cores = threads_per_process(), machine.allowed_cores()
         workers = options.workers or len(gpus) or max(1, cores // threads)
-        if not gpus and workers * threads > cores:
+        if not gpus and not options.workers and threads > 1:
+            reporter.emit(WarningRaised(
+                f"{pluralize(workers, 'worker')} of {pluralize(threads, 'thread')} for {pluralize(cores, 'core')}. "
+                f"With {_THREADS}=1 in the environment there is a worker for each core; results may then differ in the "
+                f"last bits from those of {threads} threads."))
+        elif not gpus and workers * threads > cores:
             reporter.emit(WarningRaised(
                 f"{pluralize(workers, 'worker')} of {pluralize(threads, 'thread')} share {pluralize(cores, 'core')}, "
                 f"which is slow. With {_THREADS}=1 in the environment each has one thread; results may then differ in "
@@ -433,7 +442,7 @@ class _Process:
 def _visible_gpu(gpu: str | None) -> Iterator[None]:
     """Context in which a process is started that sees this GPU alone; None: all that this one sees."""
     name = "CUDA_VISIBLE_DEVICES"
-    before = os.environ.get(name)
+    previous_value = os.environ.get(name)
     if gpu is not None:
         os.environ[name] = gpu
     try:
@@ -441,7 +450,7 @@ def _visible_gpu(gpu: str | None) -> Iterator[None]:
     finally:
         if gpu is not None:
             os.environ.pop(name)
-            os.environ |= {} if before is None else {name: before}
+            os.environ |= {} if previous_value is None else {name: previous_value}
 
 
 def _serve_batches(pipe: connection.Connection, setup: _Setup, driver: int) -> None:
@@ -469,6 +478,36 @@ def _serve_batches(pipe: connection.Connection, setup: _Setup, driver: int) -> N
             batch = pipe.recv()
 
 
+def worker_resources(nodes: Sequence[Mapping[str, float]], workers: int, threads: int) -> tuple[float, float]:
+    """Cores and GPUs of a worker, so that all workers have a place on the nodes of a Ray cluster.
+
+    A worker lies on one node, and on one GPU, so the totals of the cluster do not count. `nodes`: their resources.
+    """
+    gpus = sum(node.get("GPU", 0.0) for node in nodes)
+    workers_per_gpu = math.ceil(workers / gpus) if gpus else 0
+
+    def count_slots(share: float) -> int:
+        slots = 0
+        for node in nodes:
+            node_slots = int(node.get("CPU", 0.0) / share)
+            if gpus:
+                node_slots = min(node_slots, int(node.get("GPU", 0.0) * workers_per_gpu))
+            slots += node_slots
+        return slots
+
+    # The largest share counts with which all workers have a place: a part of a node, and no more than their threads.
+    shares = {float(threads)}
+    for node in nodes:
+        shares |= {_round_down(node.get("CPU", 0.0) / number) for number in range(1, workers + 1)}
+    fitting = [share for share in shares if 0 < share <= threads and count_slots(share) >= workers]
+    return max(fitting, default=0.0), _round_down(1 / workers_per_gpu) if gpus else 0.0
+
+
+def _round_down(share: float) -> float:
+    """A share as Ray rounds it, but down: six shares of 0.1667 are more than one."""
+    return math.floor(share * _RAY_DIGITS) / _RAY_DIGITS
+
+
 class _RayActors:
     """Actors of a Ray cluster (https://docs.ray.io); their progress within a batch is not seen."""
 
@@ -477,17 +516,19 @@ class _RayActors:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_worker_niceness", "0")  # The job's niceness, instead of 15.
         self._ray = _import_ray()
-        from ray.exceptions import RayActorError
+        from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError
 
-        self._actor_error, self._setup = RayActorError, setup
+        # A worker that is killed for memory, or with its node, is a death too, and Ray has no common class for them.
+        self._death_errors, self._setup = (RayActorError, OutOfMemoryError, NodeDiedError), setup
         self._connect(engine)
         threads, resources = threads_per_process(), self._ray.cluster_resources()
         cores, gpus = resources.get("CPU", 1.0), resources.get("GPU", 0.0)
         self.workers = engine.workers or int(gpus) or max(1, int(cores // threads))
         self._actor_class = self._ray.remote(_RayActor)
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        num_cpus, num_gpus = worker_resources(nodes, self.workers, threads)
         self._options = {
-            # Workers share what the cluster has, so that all of them can start.
-            "num_cpus": min(float(threads), cores / self.workers), "num_gpus": min(1.0, gpus / self.workers),
+            "num_cpus": num_cpus, "num_gpus": num_gpus,
             # Deaths are counted by the driver, for every engine in the same way.
             "max_restarts": 0, "max_task_retries": 0,
             # Without the variable, Ray would give a worker as many threads as it has cores.
@@ -495,7 +536,8 @@ class _RayActors:
                 [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}},
         }
         self._actors: dict[int, Any] = {}
-        self._loading: dict[int, Any] = {}  # The pending answers of actors that load.
+        self._starting: dict[int, tuple[Any, float]] = {}  # The pending answers of new actors, and when they began.
+        self._first_batches: dict[int, Sequence[Any]] = {}  # They wait for actors that load.
         self._running: dict[Any, int] = {}
         reporter.emit(Plan((f"Ray {self._ray.__version__}: {pluralize(self.workers, 'worker')}, "
                             f"{cores:g} cores, {gpus:g} GPUs.",)))
@@ -517,26 +559,44 @@ class _RayActors:
     def submit(self, worker: int, batch: Sequence[Any]) -> None:
         if worker not in self._actors:
             self._actors[worker] = self._actor_class.options(**self._options).remote(self._setup)
-            self._loading[worker] = self._actors[worker].load.remote()
-        self._running[self._actors[worker].work.remote(batch)] = worker
+            self._starting[worker] = self._actors[worker].ping.remote(), time.monotonic()
+            # An actor that dies at once in its batch may take the answer of its loading with it, so the batch waits.
+            self._first_batches[worker] = batch
+            self._running[self._actors[worker].load.remote()] = worker
+        else:
+            self._running[self._actors[worker].work.remote(batch)] = worker
 
     def wait(self) -> Sequence[tuple[int, _Message]]:
+        self._check_starts()
         ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=_POLL_S)
         messages: list[tuple[int, _Message]] = []
         for reference in ready:
             worker = self._running.pop(reference)
-            loading = self._loading.get(worker)
+            first_batch = self._first_batches.pop(worker, None)
             try:
-                if loading is not None:
-                    self._ray.get(loading)
-                    del self._loading[worker]
-                messages.append((worker, self._ray.get(reference)))
-            except self._actor_error as error:
+                answer = self._ray.get(reference)
+            except self._death_errors as error:
                 reason = " ".join(str(error).split())[:200]
-                messages.append((worker, _Death(f"its Ray actor died ({reason})", worker in self._loading)))
-                self._loading.pop(worker, None)
+                messages.append((worker, _Death(f"its Ray actor died ({reason})", first_batch is not None)))
                 del self._actors[worker]
+                continue
+            if first_batch is not None:
+                self._running[self._actors[worker].work.remote(first_batch)] = worker
+            else:
+                messages.append((worker, answer))
         return messages
+
+    def _check_starts(self) -> None:
+        """Raise `UserError` if the cluster has had no place for an actor for too long."""
+        for worker, (reference, begin_s) in list(self._starting.items()):
+            ready, _ = self._ray.wait([reference], timeout=0)
+            if ready:
+                del self._starting[worker]
+            elif time.monotonic() - begin_s > _RAY_START_S:
+                raise UserError(
+                    f"{len(self._starting)} of {pluralize(self.workers, 'worker')} have not started within "
+                    f"{_RAY_START_S:.0f} s: the Ray cluster has no place for them.",
+                    "Wait until its other work has ended, or use fewer workers (--workers).", ErrorKind.ENVIRONMENT)
 
     def close(self) -> None:
         if self._running:
@@ -553,6 +613,9 @@ class _RayActor:
         self._setup = setup
         self._reporter = _WorkerReporter(setup.directory, lambda progress: None, lambda: False)
         self._loaded: _Answer | None = None
+
+    def ping(self) -> None:
+        """Answer as soon as the actor has a place."""
 
     def load(self) -> None:
         self._loaded = self._reporter.answer_of(lambda: self._setup.load(self._reporter))

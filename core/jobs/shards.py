@@ -66,7 +66,7 @@ class ShardLists:
 
     def save(self, shard: Shard, failed: Collection[str]) -> None:
         """Write the list of a shard that has ended; `failed`: keys that have no result."""
-        keys = [key for batch in shard.select(self.batches) for key in batch]
+        keys, failed = [key for batch in shard.select(self.batches) for key in batch], set(failed)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.path(shard), {"batches": self._digest, "done": [key for key in keys if key not in failed],
                                       "failed": [key for key in keys if key in failed]})

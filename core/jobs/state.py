@@ -516,6 +516,20 @@ class JobBoard:
         """Jobs that run or wait, in the order in which they will get their device."""
         return queue_order([state for state in self.states() if state.alive])
 
+    def needed_paths(self, ignored_id: str = "") -> set[Path]:
+        """The paths that settings of jobs that may still run name, and the folders above them.
+
+        The job `ignored_id` does not count.
+        """
+        paths: set[Path] = set()
+        for state in self.states():
+            if state.id == ignored_id or not (state.alive or state.resumable or state.status == "created"):
+                continue
+            for value in state.job.settings.values():
+                if isinstance(value, str):
+                    paths.update((Path(value), *Path(value).parents))
+        return paths
+
     def _ended_state(self, name: str, folder: str) -> JobState | None:
         """The cached state of an ended job whose journal is unchanged; else None."""
         stamped_state = self._ended.get(name)

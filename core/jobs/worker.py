@@ -154,12 +154,8 @@ def remove_imported_uploads(job: Job) -> None:
     paths = [Path(value) for value in job.settings.values() if isinstance(value, str) and Path(value).is_absolute()]
     folders = {home / path.relative_to(home).parts[0] for path in paths if home in path.parents}
     # Jobs that may still run need the files that they name.
-    for state in JobBoard(job.workspace).states() if folders else ():
-        if state.id != job.id and (state.alive or state.resumable or state.status == "created"):
-            # The folders that a setting names, and those above what it names, stay.
-            for value in state.job.settings.values():
-                if isinstance(value, str):
-                    folders -= {Path(value), *Path(value).parents}
+    if folders:
+        folders -= JobBoard(job.workspace).needed_paths(job.id)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

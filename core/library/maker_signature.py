@@ -33,6 +33,7 @@ from core.library.verification import SIGNATURES, STATEMENT, HashFile, Subject, 
 from core.workspace import Workspace
 from data.durable_files import (
     ExpectedFile,
+    append_text,
     check_relative_path,
     find_faults,
     hash_file,
@@ -44,7 +45,7 @@ from data.durable_files import (
 NAMESPACE = "lisan-export"
 """The purpose that an SSH signature names: one that was made for mail or Git is none of an export."""
 SIGNERS = "allowed_signers"
-"""In the workspace: a line NAME KEYTYPE KEY for each maker whom a person trusts, as OpenSSH reads it."""
+"""In the workspace: a line NAME KEYTYPE KEY for each trusted maker, as OpenSSH reads it, without its options."""
 MINISIGN = "minisign"
 MOST_BYTES = 16 << 10
 """Of a signature or a public key. A signature by an RSA key of 16,384 bits has 6 kB."""
@@ -104,7 +105,10 @@ class Signer:
 
 @dataclass(frozen=True)
 class MakerSignature:
-    """The outcome for one export; `reason` is a sentence, `changed` names signed files that no model reads."""
+    """The outcome for one export; `reason` is a sentence.
+
+    `changed` names files that no model reads and that are not as they were signed, or not signed at all.
+    """
 
     outcome: MakerOutcome
     name: str = ""
@@ -163,6 +167,11 @@ def parse_key(text: str) -> PublicKey:
 
 def read_signers(workspace: Workspace) -> list[Signer]:
     """Those who are trusted here; `UserError` for a damaged list."""
+    return [signer for _, signer in _read_lines(workspace) if signer is not None]
+
+
+def _read_lines(workspace: Workspace) -> list[tuple[str, Signer | None]]:
+    """The lines of the list, each with its maker; comments and empty lines have none."""
     path = workspace.path / SIGNERS
     try:
         text = foreign.read_bytes(path, 1 << 20).decode()
@@ -171,19 +180,20 @@ def read_signers(workspace: Workspace) -> list[Signer]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {foreign.reason_of(error)}.", "Restore it, or delete it.") from error
 
-    signers = []
+    lines: list[tuple[str, Signer | None]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
+            lines.append((line, None))
             continue
         name, _, key = line.strip().partition(" ")
         try:
             if not _NAME.fullmatch(name):
                 raise UserError(f"{name[:60]!r} is no name")
-            signers.append(Signer(name, parse_key(key)))
+            lines.append((line, Signer(name, parse_key(key))))
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error.message}",
-                            "A line is NAME KEYTYPE KEY. Correct or delete it.") from error
-    return signers
+                            "A line is NAME KEYTYPE KEY, without options. Correct or delete it.") from error
+    return lines
 
 
 def trust(workspace: Workspace, name: str, text: str) -> Signer:
@@ -197,7 +207,7 @@ def trust(workspace: Workspace, name: str, text: str) -> Signer:
             raise UserError(f"{trusted.name} is trusted here with the key {trusted.key.describe()}.",
                             f"Remove that line first: python -m scripts.signature forget {trusted.name}.")
     if signer not in signers:
-        _write_signers(workspace, [*signers, signer])
+        append_text(workspace.path / SIGNERS, f"{signer.name} {signer.key.kind} {signer.key.text}\n")
     return signer
 
 
@@ -208,7 +218,8 @@ def forget(workspace: Workspace, name: str) -> Signer:
     if signer is None:
         raise UserError(f"Nobody is trusted here by the name {name[:120]!r}.",
                         f"The names are: {', '.join(entry.name for entry in signers) or 'none yet'}.")
-    _write_signers(workspace, [entry for entry in signers if entry != signer])
+    lines = [line for line, known in _read_lines(workspace) if known is None or known.name != name]
+    write_text(workspace.path / SIGNERS, "".join(f"{line}\n" for line in lines))
     return signer
 
 
@@ -222,11 +233,6 @@ def find_signer(workspace: Workspace, name_or_key: str) -> Signer:
     except UserError as error:
         raise UserError(f"{name_or_key.strip()[:60]!r} is no maker who is trusted here, and no public key.",
                         f"{_KEY_HINT} Or trust it by a name: python -m scripts.signature trust NAME KEY.") from error
-
-
-def _write_signers(workspace: Workspace, signers: list[Signer]) -> None:
-    write_text(workspace.path / SIGNERS,
-               "".join(f"{signer.name} {signer.key.kind} {signer.key.text}\n" for signer in signers))
 
 
 # Signing.
@@ -494,6 +500,9 @@ def _differing(folder: Path, content: bytes, hash_one: HashFile) -> tuple[str, t
             changed.append(name)
         else:
             faults.append(f"{name} {'differs' if path.exists() else 'is missing'}")
+    # A list that was made by hand may name the weights alone, and a certificate may be added later.
+    if CERTIFICATE not in signed and os.path.lexists(folder / CERTIFICATE):
+        changed.append(CERTIFICATE)
     if faults:
         further = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         return f"{', '.join(faults[:3])}{further}.", ()

@@ -6,6 +6,7 @@ the model.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from core.library.records import (
     read_model_record,
 )
 from core.workspace import KINDS, Workspace
+from data.durable_files import hash_file
 from data.front_end import SEGMENTERS, SETTINGS_FILE, FrontEnd
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
@@ -55,6 +57,15 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 def preset(family: str, verb: str, kind: type[OptionsT]) -> OptionsT:
     """The options of one verb that suit a family."""
     return parse_options(kind, read_preset(PRESETS / f"{catalog.find_entry(family).preset}.yaml", verb))
+
+
+def model_hash(model: ModelReference, base_hash: str) -> str:
+    """SHA-256 that names the weights: of an export's list of files, of a checkpoint's record, or of the base."""
+    if model.kind == "export":
+        return hash_file(model.folder / records.EXPORT_SUMS)
+    if model.kind == "run":
+        return hash_file(model.folder / records.CHECKPOINT)
+    return hashlib.sha256(base_hash.encode()).hexdigest()
 
 
 def model_of_extension(workspace: Workspace, name: str) -> str:

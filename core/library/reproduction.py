@@ -86,9 +86,9 @@ class ReproductionMeasurements:
     @property
     def values(self) -> str:
         """The numbers behind it, a sentence."""
-        doubt = ("The clips are not like each other, as of several people or with much noise: s"
-                 if self.reproduction is Reproduction.NOT_MEASURED else "S")
-        return (f"{doubt}peaker similarity {self.similarity:.2f}, of the recordings themselves "
+        measure = ("The clips are not like each other, as of several people or with much noise: speaker similarity"
+                   if self.reproduction is Reproduction.NOT_MEASURED else "Speaker similarity")
+        return (f"{measure} {self.similarity:.2f}, of the recordings themselves "
                 f"{self.recordings_similarity:.2f} ({LEAST_SIMILARITY:.2f} is the same person); naturalness "
                 f"{self.naturalness:.1f} of 5, of the recordings {self.recordings_naturalness:.1f}.")
 

@@ -11,9 +11,9 @@ import importlib.util
 import math
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ SWEEP = "sweep.json"  # file in the folder of a sweep
 TrialStatus = Literal["waiting", "running", "finished", "pruned", "stopped", "failed"]
 _MAX_TRIALS = 200
 _OPTUNA_TRIALS = 10
+_OPTUNA_STARTUP = 3  # One of so many trials is random, before TPE has results to learn from.
 _FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # Each learning rate is tried times these.
 _SHARE = 10  # a trial of the learning-rate search takes the steps divided by this
 _MIN_STEPS = 20  # A trial of the search has at least these.
@@ -57,7 +58,7 @@ class SweepTrial:
     change: Estimate | None = None  # The change of the loss since step 0, paired by clip.
     learning: Learning = Learning.NOT_MEASURED
     outcome: str = ""
-    errors: tuple[float, ...] = ()  # CER of each sentence at `step`
+    errors: dict[str, float] = field(default_factory=dict)  # CER at `step`, by language and sentence
 
     @property
     def loss(self) -> float:
@@ -68,7 +69,7 @@ class SweepTrial:
     @property
     def cer(self) -> Estimate | None:
         """The mean CER of the sentences; None for fewer than two."""
-        return Estimate.from_values(self.errors) if len(self.errors) > 1 else None
+        return Estimate.from_values(list(self.errors.values())) if len(self.errors) > 1 else None
 
     @property
     def description(self) -> str:
@@ -130,7 +131,7 @@ def check_sweep(options: SweepOptions) -> int:
         raise UserError(f"The grid has {combinations} combinations; a sweep has at most {_MAX_TRIALS} trials.",
                         "Vary fewer values, or set `trials`.")
     # Each combination is checked before the first run begins.
-    for changes in grid_changes(options)[:count]:
+    for changes in islice(grid_changes(options), count):
         trial_options(options, changes)
     return count
 
@@ -162,10 +163,11 @@ def varied_values(options: SweepOptions) -> dict[str, tuple[Any, ...]]:
     return result
 
 
-def grid_changes(options: SweepOptions) -> list[dict[str, Any]]:
-    """Each combination of the varied values; the last option changes first."""
+def grid_changes(options: SweepOptions) -> Iterator[dict[str, Any]]:
+    """Each combination of the varied values; the last option changes first. There may be billions of them."""
     values = varied_values(options)
-    return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
+    for combination in product(*values.values()):
+        yield dict(zip(values, combination, strict=True))
 
 
 def learning_rate_changes(options: SweepOptions) -> list[dict[str, Any]]:
@@ -184,25 +186,28 @@ def propose(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, An
     if options.search == "learning_rate":
         return learning_rate_changes(options)[len(trials)]
     if options.search == "grid":
-        return grid_changes(options)[len(trials)]
+        return next(islice(grid_changes(options), len(trials), None))
     return _propose_by_optuna(options, trials)
 
 
 def _propose_by_optuna(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, Any]:
-    """The next proposal of Optuna's TPE sampler. The earlier ones are asked for again, so nothing needs to be stored:
-    with the same seed and the same results the sampler proposes the same.
-    """
+    """The next proposal of Optuna's TPE sampler; the same for the same seed and results, so a resume repeats it."""
     import optuna  # optional
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=options.seed))
+    # TPE needs finished trials. The default of ten random ones would be all trials of a short sweep.
+    startup_trials = max(2, (options.trials or _OPTUNA_TRIALS) // _OPTUNA_STARTUP)
+    sampler = optuna.samplers.TPESampler(seed=options.seed + len(trials), n_startup_trials=startup_trials)
+    study = optuna.create_study(sampler=sampler)
+
+    # The sampler learns from the values that each trial really had.
+    distributions = _distributions(options)
     for trial in trials:
-        asked = study.ask(_distributions(options))
-        if math.isfinite(trial.loss):
-            study.tell(asked, trial.loss)
-        else:
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
-    return dict(study.ask(_distributions(options)).params)
+        # JSON has no tuples.
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in trial.changes.items()}
+        outcome = {"value": trial.loss} if math.isfinite(trial.loss) else {"state": optuna.trial.TrialState.FAIL}
+        study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, **outcome))
+    return dict(study.ask(distributions).params)
 
 
 def _distributions(options: SweepOptions) -> dict[str, Any]:
@@ -273,7 +278,7 @@ def measure(trial: SweepTrial, state: JobState | None, earlier: Sequence[SweepTr
     pruned_step, bound = prune_point(losses, [other.losses for other in earlier], total_steps) if prune else (0, 0.0)
     if pruned_step:
         kept = {step: loss for step, loss in losses.items() if step <= pruned_step}
-        return replace(trial, status="pruned", step=pruned_step, losses=kept, errors=(), change=None,
+        return replace(trial, status="pruned", step=pruned_step, losses=kept, errors={}, change=None,
                        message=f"Its held-out loss {losses[pruned_step]:.3f} at step {pruned_step} is above "
                                f"{bound:.3f}, the median of the earlier trials.")
     trial = replace(trial, losses=losses, step=max(losses, default=0), message=state.message)
@@ -309,7 +314,8 @@ def _measure_finished(trial: SweepTrial, state: JobState) -> SweepTrial:
     # A resume that repeats an evaluation emits its samples again.
     samples: dict[str, SampleGenerated] = {sample.path: sample for sample in state.samples
                                            if sample.step == step and sample.language in languages}
-    errors = tuple(sample.error for _, sample in sorted(samples.items()) if sample.error is not None)
+    errors = {f"{sample.language}: {sample.text}": sample.error for _, sample in sorted(samples.items())
+              if sample.error is not None}
     return replace(trial, status="finished", step=step, message="", errors=errors, learning=report.learning,
                    outcome=learning.describe_report(report), change=changes[0] if len(changes) == 1 else None)
 
@@ -333,8 +339,10 @@ def rank(record: SweepRecord, options: SweepOptions) -> list[SweepTrial]:
 
 
 def difference(best: SweepTrial, trial: SweepTrial) -> Estimate | None:
-    """The CER of `trial` minus that of `best`, paired by sentence; None where the sentences differ or are too few."""
-    return learning.paired_change(best.errors, trial.errors) if len(best.errors) > 1 else None
+    """The CER of `trial` minus that of `best`, paired by sentence; None if the sentences differ or are too few."""
+    if len(best.errors) < 2 or best.errors.keys() != trial.errors.keys():
+        return None
+    return learning.paired_change(list(best.errors.values()), [trial.errors[sentence] for sentence in best.errors])
 
 
 def summary(trial: SweepTrial) -> str:

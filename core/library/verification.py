@@ -363,9 +363,14 @@ def _plain_files(folder: Path, is_wanted: Callable[[str], bool], *, links: bool 
             yield path
 
 
+def stands_beside(name: str) -> bool:
+    """Whether a file of an export, by its name there, is one that Lisan writes beside what it certifies."""
+    return name in _NOT_CERTIFIED or name in _REPORTS
+
+
 def _is_certified(name: str) -> bool:
     """Whether a file of a checkpoint or an export, by its name there, belongs to the certificate."""
-    return not (name in _NOT_CERTIFIED or name in _REPORTS or name in _TRAINER_STATE)
+    return not (stands_beside(name) or name in _TRAINER_STATE)
 
 
 def _is_of_base(name: str) -> bool:
@@ -421,6 +426,9 @@ class HashCache:
     def _read(self, path: Path) -> str:
         began = time.time()
         with open(path, "rb") as file:
+            # A store through a memory map changes the times only while its page is clean, which this makes it.
+            with suppress(OSError):
+                os.fsync(file.fileno())
             status_before = os.fstat(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ from core.library import (
     workspace_key,
 )
 from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
-from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
+from core.library.records import MODEL_RECORD, CheckpointRecord, ExportRecord, ExtensionRecord
 from core.model.loading import (
     TTSModel,
     load_checkpoint,
@@ -191,7 +192,11 @@ def load_export_inputs(workspace: Workspace, folder: Path, device: torch.device,
                               recogniser=export.recogniser, recogniser_language=export.recogniser_language,
                               text_library=export.text_library)
     inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
-    return replace(inputs, codec_check=export_codec_check(base.base_folder, folder, base.family))
+    codec_check = export_codec_check(base.base_folder, folder, base.family)
+    faults = _export_settings_faults(workspace, base, finetuned, export)
+    if faults and codec_check.result == "passed":
+        codec_check = replace(codec_check, result="failed", actual=f"not as in the base: {', '.join(faults[:3])}")
+    return replace(inputs, codec_check=codec_check)
 
 
 def without_sentences(inputs: CertificateInputs) -> CertificateInputs:
@@ -235,10 +240,13 @@ def merged_check(model: TTSModel, folder: Path) -> CertificateCheck:
     if len(names) != 1:
         return CertificateCheck("merged_reloads", "failed", expected, f"{len(names)} merged files", text)
     tensors = {**plain_tensors(model), **model.adapters.merged_weights()}
-    merged = plain_tensors(load_merged(folder, names[0], model.device))
+    merged_model = load_merged(folder, names[0], model.device)
+    merged = plain_tensors(merged_model)
     differing = [name for name, value in tensors.items() if name not in merged or merged[name].shape != value.shape
                  or not (merged[name] - value).abs().max() <= _MERGED_BOUND * value.abs().max()]
     differing += [name for name in merged if name not in tensors]
+    differing += [name for name, value in network_settings(model).items()
+                  if network_settings(merged_model)[name] != value]
     actual = f"{len(differing)} of {len(tensors)} tensors differ" if differing else f"all {len(tensors)} tensors"
     return CertificateCheck("merged_reloads", _passed(not differing), expected, actual, text)
 
@@ -426,31 +434,52 @@ def export_codec_check(base: Path, export: Path, family: Family) -> CertificateC
     """Whether the files of weights and sound in an `export` are files of the `base`, but those of the training.
 
     A family may give a file another path in an export, so that the content decides; a file whose path the base has too
-    must be the very same.
+    must be the very same. None that speech needs may be missing: neither codec, vocoder nor a voice.
     """
 
     base_check = base_codec_check(base)
     language_model = family.language_model_file(export).relative_to(export).as_posix()
     base_hashes, hashes = _hash_codec_files(base), _hash_codec_files(export)
+    # The file with merged adapters lies beside the language model, and has a check of its own.
     copied = {name: digest for name, digest in hashes.items()
-              if name != language_model and "merged" not in Path(name).name and not name.startswith(_OWN_FILES)}
+              if name != language_model and not ("merged" in name and "/" not in name)
+              and not name.startswith(_OWN_FILES)}
     known_hashes = set(base_hashes.values())
-    settings = [path.relative_to(export).as_posix() for path in sorted(export.rglob("*"))
-                if path.suffix in (".json", ".yaml") and (base / path.relative_to(export)).is_file()]
-    faults = [name for name in settings if name != catalog.SUMS and not _same_settings(base / name, export / name)]
-    faults += [name for name, digest in copied.items()
+    # The settings of the merged file are those of the base too.
+    settings = {name: name.replace("-merged", "") for name in (
+        path.relative_to(export).as_posix() for path in sorted(export.rglob("*")) if path.suffix in _SETTINGS_SUFFIXES)}
+    faults = [f"{name} differs" for name, base_name in settings.items()
+              if (base / base_name).is_file() and name != catalog.SUMS
+              and not _same_settings(base / base_name, export / name)]
+    faults += [f"{name} differs" for name, digest in copied.items()
                if base_hashes.get(name, digest) != digest or digest not in known_hashes]
+    faults = faults or _missing_parts(base, export, family)
 
     if base_check.result == "failed":
         return base_check
     expected = f"{len(copied)} files, {_hash(sorted((name, base_hashes.get(name, '')) for name in copied))}"
-    actual = (f"{', '.join(faults[:3])} differ{'s' if len(faults) == 1 else ''} from the base's" if faults
+    actual = (f"not as in the base: {', '.join(faults[:3])}" if faults
               else f"{len(copied)} files, {_hash(sorted(copied.items()))}")
     return CertificateCheck(certificate.CODEC, _passed(not faults), expected, actual, _CODEC_TEXT)
 
 
-_REWRITTEN_SETTINGS = ("gpt", "gpt_checkpoint", "dataset")
-"""Parts of a model's settings that name the number of text rows and the files of an export."""
+_SETTINGS_SUFFIXES = (".json", ".jsonl", ".yaml", ".tiktoken")
+
+
+def _missing_parts(base: Path, export: Path, family: Family) -> list[str]:
+    """What speech needs and an `export` lacks, whose files are all those of the `base`."""
+    try:
+        # Each family looks for codec and voice encoder too when it loads its vocoder.
+        family.load_vocoder(export, torch.device("cpu"))
+        base_voices, voices = (list(family.load_voices(folder)) for folder in (base, export))
+    except UserError as error:
+        return [error.message.rstrip(".")]
+    missing = [f"the voice {name} is missing" for name in base_voices if name not in voices]
+    return missing + [f"the voice {name} is new" for name in voices if name not in base_voices]
+
+
+_REWRITTEN_SETTINGS = (("gpt", "number_text_tokens"), ("dataset", "bpe_model"))
+"""Settings of a model that name the number of text rows and the tokenizer of an export, beside `gpt_checkpoint`."""
 
 
 def _hash_codec_files(folder: Path) -> dict[str, str]:
@@ -463,11 +492,42 @@ def _same_settings(base: Path, export: Path) -> bool:
         return True
     if base.suffix != ".yaml":
         return False
-    base_settings, export_settings = dict(foreign.read_yaml(base)), dict(foreign.read_yaml(export))
-    for name in _REWRITTEN_SETTINGS:
-        base_settings.pop(name, None)
-        export_settings.pop(name, None)
-    return base_settings == export_settings
+    return _fixed_settings(base) == _fixed_settings(export)
+
+
+def _fixed_settings(path: Path) -> dict[str, object]:
+    """The settings in a file that an export may not change."""
+    settings = {name: value for name, value in dict(foreign.read_yaml(path)).items() if name != "gpt_checkpoint"}
+    for part, name in _REWRITTEN_SETTINGS:
+        values = settings.get(part)
+        settings[part] = {key: value for key, value in values.items() if key != name} if isinstance(
+            values, dict) else values or {}
+    return settings
+
+
+_ROWS_SETTING = "text_rows"  # the one setting of a network that differs with its rows
+
+
+def network_settings(model: TTSModel) -> dict[str, object]:
+    """The settings of a language model's network that no training changes: sizes, start and stop codes, heads."""
+    config: Any = model.lm.module.config  # a dataclass of the family
+    return {name: value for name, value in dataclasses.asdict(config).items() if name != _ROWS_SETTING}
+
+
+def _export_settings_faults(workspace: Workspace, base: TTSModel, exported: TTSModel,
+                            record: ExportRecord) -> list[str]:
+    """How the settings of an `exported` model, which are no tensors, change the speech of the languages of its base."""
+    differing = [name for name, value in network_settings(base).items() if network_settings(exported)[name] != value]
+    faults = [f"{name} of the language model differs" for name in differing]
+    if exported.front_end.base_languages != base.front_end.base_languages:
+        faults.append(f"its base languages are {', '.join(exported.front_end.base_languages)}")
+
+    # Longer texts than these are spoken in parts. Another text library counts other sentences.
+    if not exported.text_library_note():
+        lengths = evaluation.longest_texts(workspace, base)
+        faults += [f"the longest text of {language} has {record.longest_texts.get(language)} ids, not {length}"
+                   for language, length in lengths.items() if record.longest_texts.get(language) != length]
+    return faults
 
 
 def _norm(tensors: Iterable[torch.Tensor]) -> float:

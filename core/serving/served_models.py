@@ -6,7 +6,6 @@ have begun keep the model that they began with.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,18 +17,18 @@ import torch
 from config.errors import UserError, join_names
 from config.schema import EMOTIONS, EmotionOptions, ServeOptions, SoundOptions
 from core.jobs.events import Event
-from core.library import certificate, learning, model_info, reference_voices
+from core.library import certificate, learning, model_info, reference_voices, verification
 from core.library.catalog import ModelReference, resolve
 from core.library.certificate import CERTIFICATE
-from core.library.records import CHECKPOINT, EXPORT_SUMS, CheckpointRecord, read_record
+from core.library.records import CHECKPOINT, CheckpointRecord, read_record
 from core.library.reference_voices import SPEAKER
+from core.library.verification import Outcome
 from core.model.loading import TTSModel
 from core.serving.word_times import load_word_recogniser
 from core.speech.model_cache import CachedSynthesizer, ModelCache
 from core.speech.synthesis import Synthesizer
 from core.speech.transcription import CTCModel
 from core.workspace import Workspace
-from data.durable_files import hash_file
 
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_VOICES = ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage",
@@ -110,7 +109,8 @@ class ServedModels:
         model = resolve(self._workspace, reference)
         languages = tuple(synthesizer.front_end.languages)
         return ServedModel(reference, languages, self._default_language(synthesizer),
-                           self.voices(reference, synthesizer), model_hash(model, synthesizer),
+                           self.voices(reference, synthesizer),
+                           model_info.model_hash(model, synthesizer.model.origin.base_hash),
                            int(model.folder.stat().st_mtime))
 
     def voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
@@ -132,7 +132,8 @@ class ServedModels:
         if language not in languages:
             raise UnknownName("language", f"The model {reference} does not speak {language[:40]!r}.",
                               f"Its languages are: {join_names(languages, 40)}.")
-        return LoadedVoice(synthesizer, language, model_hash(resolve(self._workspace, reference), synthesizer))
+        model_hash = model_info.model_hash(resolve(self._workspace, reference), synthesizer.model.origin.base_hash)
+        return LoadedVoice(synthesizer, language, model_hash)
 
     def recogniser(self, reference: str, voice: LoadedVoice) -> CTCModel:
         """The recogniser of a language that gives the time of each letter; `UserError` if there is none."""
@@ -149,6 +150,8 @@ class ServedModels:
         if current is None or current.synthesizer.model is not loaded.synthesizer.model or (
                 current.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
             current = loaded
+            # Its files may have changed since the server began.
+            _check_outcome(self._workspace, resolve(self._workspace, reference), self._options.accept_outcome)
         self._synthesizers = {old: cached for old, cached in self._synthesizers.items()
                               if old[0] != reference or cached.synthesizer.model is current.synthesizer.model}
         self._synthesizers[key] = current
@@ -194,25 +197,24 @@ class ServedModels:
         return next((code for code in preferences if code in languages), languages[0])
 
 
-def model_hash(reference: ModelReference, synthesizer: Synthesizer) -> str:
-    """SHA-256 that names the weights: of an export's list of files, of a checkpoint's record, or of the base."""
-    if reference.kind == "export":
-        return hash_file(reference.folder / EXPORT_SUMS)
-    if reference.kind == "run":
-        return hash_file(reference.folder / CHECKPOINT)
-    return hashlib.sha256(synthesizer.model.origin.base_hash.encode()).hexdigest()
-
-
 def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
-    """`UserError` for a model whose checks failed, or that learned nothing, unless that is accepted."""
+    """`UserError` for a model of other files than its certificate's, with failed checks, or that learned nothing.
+
+    None if that is `accepted`.
+    """
     if accepted or model.kind == "base":
         return
     hint = "Serve it anyway with --accept-outcome."
     path = _certificate_path(workspace, model)
     if path.is_file():
         proof = certificate.read(path)
-        if proof.preservation.bad and model.step in (None, proof.step):
-            raise UserError(f"{model.reference} is not served: {proof.describe_preservation()}.", hint)
+        if model.step in (None, proof.step):
+            # Nothing of a certificate of other files is known to hold.
+            result = verification.verify(workspace, model.reference, verification.hash_cache(workspace))
+            if result.outcome is Outcome.OTHER_FILES:
+                raise UserError(f"{model.reference} is not served. {result.describe()}", f"{result.hint} {hint}")
+            if proof.preservation.bad:
+                raise UserError(f"{model.reference} is not served: {proof.describe_preservation()}.", hint)
         if model.kind == "export" and proof.learning.bad:
             raise UserError(
                 f"{model.reference} is not served: {learning.describe_report(proof.learning_report)}.", hint)

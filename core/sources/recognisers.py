@@ -192,10 +192,16 @@ def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter,
     os.replace(partial_path, target / file.name)
 
 
+_CONTENTS = ("vocab", "merges")  # arguments of a tokenizer
+_TOKEN_NAME = re.compile(r"_tokens?$")  # such as `pad_token` and `additional_special_tokens`
+
+
 def check_named_files(folder: Path) -> None:
     """Raise `UserError` if a file of a recogniser names another file that lies outside of its folder.
 
-    transformers joins the folder with the names of shards and of tokenizer files as they are.
+    transformers joins the folder with the names of shards and of tokenizer files as they are. It takes each value of
+    `special_tokens_map.json`, and some of `tokenizer_config.json`, as an argument of the tokenizer, also the path of a
+    vocabulary.
     """
     for path in sorted(folder.glob("*.index.json")) + sorted(folder.glob("tokenizer_config.json")):
         with foreign.reading(path, _CHOOSE):
@@ -204,9 +210,22 @@ def check_named_files(folder: Path) -> None:
             named = values.get("fast_tokenizer_files", ()) if path.name == "tokenizer_config.json" else (
                 values["weight_map"].values())
             outside = [name for name in named if name in ("", "..") or PurePosixPath(str(name)).name != name]
+            # As text, an argument with the content of a vocabulary is the path of its file.
+            outside += [values[name] for name in _CONTENTS if isinstance(values.get(name), str)]
+            outside += values.get("init_inputs") or ()
         if outside:
             raise UserError(f"{path} names {str(outside[0])[:200]!r}, which lies outside of its folder.",
                             "Do not use this recogniser.")
+
+    path = folder / "special_tokens_map.json"
+    if not path.is_file():
+        return
+    with foreign.reading(path, _CHOOSE):
+        others = [name for name, value in foreign.read_json(path).items()
+                  if not _TOKEN_NAME.search(name) and not isinstance(value, bool | int | float | None)]
+    if others:
+        raise UserError(f"{path} sets {others[0][:60]!r}, which is no special token; it could name a file.",
+                        "Do not use this recogniser.")
 
 
 def local_recogniser(folder: Path) -> Path:

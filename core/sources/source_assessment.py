@@ -26,7 +26,7 @@ from core.sources import source_preview
 from core.sources.archives import is_archive, unpack_archive
 from core.sources.dataset_source import demo_dataset
 from data.importers import SourceRow, import_source
-from data.measures import Samples, clipped_share, frame_powers, silence_at_ends
+from data.measures import Powers, Samples, clipped_share, frame_powers, silence_at_ends
 from data.sound_files import read_sound, read_spans
 from data.text_match import text_length
 
@@ -34,7 +34,7 @@ MEASURED = 16  # clips whose recordings are measured
 PLAYED = 3  # clips that are offered to be played
 _LEAST_S, _MOST_S = 2.0, 12.0  # Clips of this length are easy to learn from.
 _EDGE_S = 0.4  # silence at an end that is worth trimming
-_QUIET_DB, _CLIPPED_SHARE = -35.0, 0.001  # dB of full scale, of the loud frames
+QUIET_DB, _CLIPPED_SHARE = -35.0, 0.001  # dB of full scale, of the loud frames
 _RARE = 3  # occurrences
 _NAMED_CHARACTERS = 12
 _LARGEST_FILE = 200_000_000  # bytes of a recording that is read for a look
@@ -173,10 +173,15 @@ def _read_all(rows: Sequence[SourceRow]) -> list[tuple[SourceRow, Samples, int]]
     return recordings
 
 
+def loud_level(powers: Powers) -> float:
+    """The level of the loud frames in dB of full scale, from frame powers (F,)."""
+    return 10 * math.log10(max(float(np.percentile(powers, 95)), 1e-10))
+
+
 def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Path) -> SourceAssessment:
     read = _read_all(readable)
     powers = [frame_powers(waveform, rate) for _, waveform, rate in read]
-    levels = [10 * math.log10(max(float(np.percentile(power, 95)), 1e-10)) for power in powers]
+    levels = [loud_level(power) for power in powers]
     edges = [max(silence_at_ends(waveform, rate, power))
              for (_, waveform, rate), power in zip(read, powers, strict=True)]
     durations = [len(waveform) / rate for _, waveform, rate in read]
@@ -190,7 +195,7 @@ def _assess(rows: Sequence[SourceRow], readable: Sequence[SourceRow], folder: Pa
         duration_s=statistics.fmean(durations) * len(rows) if durations else None,
         measured=len(read), unreadable=len(readable) - len(read),
         silent_edges=sum(edge > _EDGE_S for edge in edges),
-        quiet=sum(level < _QUIET_DB for level in levels),
+        quiet=sum(level < QUIET_DB for level in levels),
         clipped=sum(clipped_share(waveform) > _CLIPPED_SHARE for _, waveform, _ in read),
         level_db=statistics.median(levels) if levels else None,
         short=sum(duration < _LEAST_S for duration in durations),

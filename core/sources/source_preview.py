@@ -19,6 +19,7 @@ from config.errors import UserError
 from config.languages import script_doubt
 from config.schema import AS_IS
 from core.jobs.reporter import pluralize
+from core.jobs.state import JobBoard
 from core.library.segments import PREFIX
 from core.sources.archives import is_archive, packed_files, unpack_archive
 from core.workspace import BIN, KINDS, Workspace
@@ -34,8 +35,9 @@ _LARGEST_ZIP, _LARGEST_TAR = 10_000_000_000, 200_000_000  # bytes; of a ZIP only
 
 
 def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
-    """Link uploaded files into the workspace: the file, or a folder of several. Uploads of yesterday are deleted.
+    """Link uploaded files into the workspace: the file, or a folder of several.
 
+    Uploads of yesterday are deleted, except those that a job may still read.
     The files stay where they are as well: the page may send them again, together with what was missing.
     """
     if not paths:
@@ -50,10 +52,13 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
 
-        # Uploads that no job needed are deleted after a day.
-        for old in home.iterdir():
-            if old.is_dir() and old.name != BIN and time.time() - old.stat().st_mtime > _MAX_AGE_S:
-                shutil.rmtree(old, ignore_errors=True)
+        # Uploads that no job needs are deleted after a day.
+        expired_folders = {folder for folder in home.iterdir() if folder.is_dir() and folder.name != BIN
+                           and time.time() - folder.stat().st_mtime > _MAX_AGE_S}
+        if expired_folders:
+            expired_folders -= JobBoard(workspace).needed_paths()
+        for expired_folder in expired_folders:
+            shutil.rmtree(expired_folder, ignore_errors=True)
 
         folder = home / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         folder.mkdir()

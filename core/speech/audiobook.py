@@ -291,15 +291,16 @@ def write_subtitles(folder: Path, stem: str, cues: Sequence[Cue]) -> list[Path]:
     for number, cue in enumerate(cues, 1):
         text = " ".join(cue.text.split())
         arrow_free = text.replace("-->", "→")
-        srt += [str(number), f"{_time(cue.start_s, ',')} --> {_time(cue.end_s, ',')}", arrow_free, ""]
+        srt += [str(number), f"{cue_time(cue.start_s, ',')} --> {cue_time(cue.end_s, ',')}", arrow_free, ""]
         escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        vtt += [f"{_time(cue.start_s, '.')} --> {_time(cue.end_s, '.')}", escaped, ""]
+        vtt += [f"{cue_time(cue.start_s, '.')} --> {cue_time(cue.end_s, '.')}", escaped, ""]
     paths = [folder / f"{stem}.srt", folder / f"{stem}.vtt"]
     for path, lines in zip(paths, (srt, vtt), strict=True):
         write_text(path, "\n".join(lines))
     return paths
 
 
-def _time(seconds: float, mark: str) -> str:
+def cue_time(seconds: float, mark: str = ".") -> str:
+    """Such as `01:02:03.456`; `mark`: between seconds and milliseconds."""
     total = round(seconds * 1000)
     return f"{total // 3_600_000:02d}:{total // 60_000 % 60:02d}:{total // 1000 % 60:02d}{mark}{total % 1000:03d}"

@@ -17,7 +17,14 @@ from pathlib import Path
 import torch
 
 from config.errors import UserError, join_names
-from config.schema import EmotionOptions, SoundOptions, SpeakingPrecision, UnknownCharacters
+from config.schema import (
+    BookOptions,
+    EmotionOptions,
+    PiperDatasetOptions,
+    SoundOptions,
+    SpeakingPrecision,
+    UnknownCharacters,
+)
 from core.library import model_info, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExtensionRecord
@@ -27,6 +34,7 @@ from core.model.precision import apply_synthesis_precision
 from core.speech import evaluation
 from core.speech.synthesis import Synthesizer, find_voice
 from core.workspace import Workspace
+from data.durable_files import hash_file
 from models.base import Vocoder, Voice
 
 _MAX_MODELS = 2  # those of one comparison
@@ -44,6 +52,17 @@ class CachedSynthesizer:
     precision: str
     voice: str
     cached: bool
+
+
+def synthesis_inputs(workspace: Workspace, loaded: CachedSynthesizer,
+                     options: BookOptions | PiperDatasetOptions) -> list[object]:
+    """What the speech of a text depends on: hashes of the model and of recordings, and the options of its synthesis."""
+    model = loaded.synthesizer.model
+    weights = model_info.model_hash(resolve(workspace, options.voice_model), model.origin.base_hash)
+    recordings = [Path(name).expanduser() for name in (options.voice, options.sound.emotion.emotion_clip) if name]
+    recording_hashes = [hash_file(path) for path in recordings if path.is_file()]
+    return [model.ref, weights, model.front_end.fingerprint, options.voice, loaded.voice, recording_hashes,
+            options.sampling.model_dump(), options.sound.model_dump(), options.precision, options.unknown]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ Only files are read. What they do not say (the languages of a model that is not 
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -133,16 +135,14 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 raise UserError("There is no text to synthesize.", "Give one: --text TEXT, or --file FILE.")
             if options.text.strip() and options.file:
                 raise UserError("A text and a text file are given, and one of them is wanted.", "Leave one out.")
-            if options.archive and Path(options.archive).exists():
-                raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
+            _check_new_archive(options.archive)
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
         case BookOptions():
             _check_book(workspace, options)
         case PiperDatasetOptions():
             if not options.voice_model:
                 raise UserError("There is no model to make a dataset with.", "Choose export:NAME or run:ID.")
-            if options.archive and Path(options.archive).exists():
-                raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
+            _check_new_archive(options.archive)
             _check_speaks(workspace, options.voice_model, filter(None, (options.language,)), options.voice)
         case CompareOptions():
             if not options.finetuned:
@@ -301,9 +301,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
         # A URL is checked by the job, which can reach the network.
         elsewhere = name.lower().startswith(("http://", "https://", "hub:"))
         if name not in ("demo", AS_IS) and not elsewhere and not Path(name).exists():
-            if Path(name).is_relative_to(workspace.uploads):
-                raise UserError("This upload is no longer here: it was removed after its import, or after a day.",
-                                "Upload it again.")
+            _check_upload(workspace, name)
             raise UserError(f"There is no source {name}.",
                             "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
 
@@ -487,6 +485,8 @@ def _check_book(workspace: Workspace, options: BookOptions) -> None:
         raise UserError("An audiobook is written by ffmpeg, which is not on this machine.", INSTALL)
     if options.output and Path(options.output).exists() and not Path(options.output).is_dir():
         raise UserError(f"The output folder {options.output} is a file.", "Give the path of a folder.")
+    for path in filter(None, (options.book, options.pronunciations)):
+        _check_upload(workspace, path)
     read_pronunciations(options.pronunciations)
     book = open_book(options.book)
     # A missing model is reported with the other needs.
@@ -495,6 +495,27 @@ def _check_book(workspace: Workspace, options: BookOptions) -> None:
         known_codes = model_info.languages(workspace, catalog.resolve(workspace, options.voice_model))
     codes = [language_of(book, options, known_codes)] if known_codes else []
     _check_speaks(workspace, options.voice_model, codes, options.voice)
+
+
+def _check_new_archive(archive: str) -> None:
+    """The file that a job writes last can be written."""
+    if not archive:
+        return
+    if Path(archive).exists():
+        raise UserError(f"There already is a file {archive}.", "Give another name: none is replaced.")
+    folder = Path(archive).parent
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.", "Make it first, or give another path for the archive.")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written: {os.strerror(errno.EACCES)}.",
+                        "Give another path for the archive.")
+
+
+def _check_upload(workspace: Workspace, path: str) -> None:
+    """`UserError` for an uploaded file that was deleted since."""
+    if Path(path).is_relative_to(workspace.uploads) and not Path(path).exists():
+        raise UserError("This upload is no longer here: it was removed after its import, or after a day.",
+                        "Upload it again.")
 
 
 def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], voice: str) -> None:

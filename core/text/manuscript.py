@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config import confinement, foreign
@@ -20,6 +20,7 @@ from core.text import text_rules
 from core.workspace import Workspace
 from data.books.reading import Book, read_book
 from data.front_end import FrontEnd, name_characters
+from data.languages.patterns import NEVER
 from data.languages.verbalizer import Verbalizer, verbalizer_of
 from data.text_chunking import split_sentences
 
@@ -104,27 +105,15 @@ def respell(spellings: Mapping[str, str]) -> Callable[[str], str]:
 
     A word in lower case stands for any case; one with a capital for itself alone (`US` is not `us`).
     """
-    # A capital in the list keeps its case, so there are two tables, each with one pattern.
-    exact = {word: spelling for word, spelling in spellings.items() if word != word.lower()}
-    folded = {word: spelling for word, spelling in spellings.items() if word == word.lower()}
-    patterns = [(table, re.compile(rf"(?<!\w)(?:{_alternatives(table)})(?!\w)", flags))
-                for table, flags in ((exact, re.NOFLAG), (folded, re.IGNORECASE)) if table]
+    # One pattern, so that no spelling is respelled. Of words of the same length those with a capital come first.
+    words = sorted(spellings, key=lambda word: (-len(word), word == word.lower()))
+    alternatives = [f"(?i:{re.escape(word)})" if word == word.lower() else re.escape(word) for word in words]
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)") if words else NEVER
 
-    def replace(text: str) -> str:
-        for table, pattern in patterns:
-            pieces: list[str] = []
-            place = 0
-            for match in pattern.finditer(text):
-                pieces += [text[place:match.start()], table.get(match[0]) or table.get(match[0].lower()) or match[0]]
-                place = match.end()
-            text = "".join(pieces) + text[place:]
-        return text
+    def spelling(match: re.Match[str]) -> str:
+        return spellings.get(match[0]) or spellings.get(match[0].lower()) or match[0]
 
-    return replace
-
-
-def _alternatives(words: Mapping[str, str]) -> str:
-    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    return lambda text: pattern.sub(spelling, text)
 
 
 def number_rules(workspace: Workspace, options: BookOptions, front_end: FrontEnd,
@@ -165,7 +154,7 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
         for block in chapter.blocks:
             pause_s = options.heading_pause_s if block.kind == "heading" else options.paragraph_pause_s
             if block.kind == "break" and len(sentences) > chapter_start:
-                sentences[-1] = _with_pause(sentences[-1], max(sentences[-1].pause_s, options.heading_pause_s))
+                sentences[-1] = replace(sentences[-1], pause_s=max(sentences[-1].pause_s, options.heading_pause_s))
             for text in split_sentences(block.text, ends, language):
                 reading = pronounce(text)
                 reading = rules.verbalize(reading) if rules is not None else reading
@@ -180,10 +169,10 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
                 sentences.append(Sentence(len(titles), text, reading, options.sentence_pause_s))
             # A heading that nothing was read of, or a drawing, leaves the pause of what stands before it.
             if block.text and len(sentences) > chapter_start:
-                sentences[-1] = _with_pause(sentences[-1], pause_s)
+                sentences[-1] = replace(sentences[-1], pause_s=pause_s)
         if len(sentences) > chapter_start:
             titles.append(chapter.title)
-            sentences[-1] = _with_pause(sentences[-1], options.chapter_pause_s)
+            sentences[-1] = replace(sentences[-1], pause_s=options.chapter_pause_s)
 
     _refuse_unknown(unknown, options, language)
     if not sentences:
@@ -191,10 +180,6 @@ def write_manuscript(workspace: Workspace, book: Book, options: BookOptions, fro
                         f"{language!r}.", "Choose the language of the book, or a model that speaks it.")
     return Manuscript(tuple(titles), tuple(sentences),
                       tuple(_notes(book, rules_note, spellings, used, unknown, unreadable, options)))
-
-
-def _with_pause(sentence: Sentence, pause_s: float) -> Sentence:
-    return Sentence(sentence.chapter, sentence.text, sentence.spoken, pause_s)
 
 
 def _refuse_unknown(unknown: Counter[str], options: BookOptions, language: str) -> None:

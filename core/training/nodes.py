@@ -97,9 +97,11 @@ def _get(store: Store, key: str, reason: str) -> bytes:
 
 def no_contact(reason: str) -> UserError:
     """The error of a rank that waited for another one in vain."""
+    hint = ("Start the command on every node, with the address and port of node 0 (--master-addr, --master-port), and "
+            "let the firewall pass them." if several_nodes() else
+            "See the last lines of the log for a process that ended. The run can resume.")
     return UserError(f"The processes of the run did not meet within {CONTACT_TIMEOUT.seconds // 60} minutes: {reason}.",
-                     "Start the command on every node, with the address and port of node 0 (--master-addr, "
-                     "--master-port), and let the firewall pass them.", ErrorKind.ENVIRONMENT)
+                     hint, ErrorKind.ENVIRONMENT)
 
 
 def _wait_for_readers(store: Store, rank: int, world_size: int) -> None:

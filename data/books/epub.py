@@ -80,11 +80,11 @@ class _TagReader(HTMLParser):
         self._stack: list[_Tag] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = _Tag(tag.rpartition(":")[2], {name.rpartition(":")[2]: value or "" for name, value in attrs})
+        element = _Tag(tag.rpartition(":")[2], {name.rpartition(":")[2]: value or "" for name, value in attrs})
         if len(self.tags) >= 10 * MOST_ENTRIES or len(self._stack) >= markup.DEEPEST:
             raise ValueError("it has too many elements")
-        self.tags.append(found)
-        self._stack.append(found)
+        self.tags.append(element)
+        self._stack.append(element)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)

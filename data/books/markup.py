@@ -33,7 +33,8 @@ _BLOCKS = frozenset({
     "menu", "ol", "p", "pre", "search", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr",
     "ul", *_HEADINGS})
 _SKIPPED = frozenset({"annotation", "annotation-xml", "audio", "button", "canvas", "head", "iframe", "nav", "noscript",
-                      "object", "rp", "rt", "script", "select", "style", "svg", "template", "textarea", "video"})
+                      "object", "rp", "rt", "script", "select", "style", "svg", "template", "textarea", "title",
+                      "video"})
 _SKIPPED_TYPES = frozenset({"noteref", "pagebreak", "footnote", "footnotes", "endnote", "endnotes", "rearnote",
                             "rearnotes", "toc", "landmarks", "page-list", "backlink"})
 """Values of `epub:type`, and of `role` after `doc-`, of what is not read."""
@@ -42,10 +43,14 @@ _SKIPPED_CLASSES = frozenset({"pagenum", "pageno", "pagenumber", "page-number", 
 _NOTES = frozenset({"footnote", "footnotes", "endnote", "endnotes", "rearnote", "rearnotes"})
 _LINE, _CELL = "\x1e", "\x1f"  # a line break, and the end of a table cell, in the text that is collected
 _REFERENCE = re.compile(r"[(\[{]?\s*(?:\d{1,4}|[*†‡§¶#]{1,4}|[a-z]|[ivxlc]{1,6})\s*[)\]}]?")
-_BARE_REFERENCE = re.compile(r"\d{1,4}|[*†‡§¶]{1,4}|[(\[{]\s*(?:\d{1,4}|[*†‡§¶]{1,4}|[a-z]|[ivxlc]{1,6})\s*[)\]}]")
-_AFTER_WORD = re.compile(r"(?:[^\W\d_]{3}|[.,;:!?…\"'”’»)\]]|[።፣፤፧॥।。」』])\s?$")
-_RAISED = re.compile(r"(?<=[^\W\d_]{3})[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+|"
-                     r"(?<=[.,;:!?…\"'”’»)\]])[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_BARE_REFERENCE = re.compile(r"\d{1,4}|[*†‡§¶#]{1,4}|[(\[{]\s*(?:\d{1,4}|[*†‡§¶#]{1,4}|[a-z]|[ivxlc]{1,6})\s*[)\]}]")
+_WORD_END = r"(?<=[^\W\d_]{3})|(?<=[.,;:!?…\"'”’»)\]።፣፤፧॥।。」』])"
+_AFTER_WORD = re.compile(rf"(?:{_WORD_END})\s?$")
+# cos² x and (a + b)² = c are powers.
+_FUNCTION = r"(?<=\b(?:sin|cos|tan|cot|sec|csc|log))|(?<=\b(?:sinh|cosh|tanh))"
+_POWER = rf"(?:{_FUNCTION})[²³⁴-⁹](?=\s?(?:[^\W\d_]\b|[(\[\d]))|[²³⁴-⁹](?=\s?[=+−×·<>])"
+# A number before a letter belongs to it, as in ¹⁴C.
+_RAISED = re.compile(rf"(?=\s?[⁰¹²³⁴-⁹])(?!{_POWER})(?:{_WORD_END})(?:[⁰¹²³⁴-⁹]+|\s[⁰¹²³⁴-⁹]+(?!\w))")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 _ENDS = re.compile(r"[.!?…:;,—–-][\"'”’»)\]]*$")
@@ -201,6 +206,9 @@ class _Parser(HTMLParser):
         if tag in _VOID:
             self._void(tag, attrs)
             return
+        # In HTML the end tag of a head is optional; blocks of a head itself lie in `noscript` or `template`.
+        if self._open["head"] and (tag == "body" or tag in _BLOCKS and self._skipping == 1):
+            self.handle_endtag("head")
         # A paragraph ends where the next block begins, also without its end tag.
         if tag in _BLOCKS and self._stack and self._stack[-1].tag == "p":
             self._pop()
@@ -223,7 +231,7 @@ class _Parser(HTMLParser):
         self._pop()
 
     def handle_data(self, data: str) -> None:
-        if self._stack and self._stack[-1].tag == "title" and self._open["head"]:
+        if self._stack and self._stack[-1].tag == "title" and not self._open["svg"]:
             self.title.append(data)
         if self._skipping or not data:
             return
@@ -352,11 +360,21 @@ class _Parser(HTMLParser):
             touches = bool(before) and not before[-1].isspace()
             dropped = bool("#" in element.href and pattern.fullmatch(text)
                            and (within_raised or touches or not text[0].isdigit()))
+        elif self._is_linked(element):
+            dropped = bool(_REFERENCE.fullmatch(text))
         else:
-            linked = element.linked or any("#" in outer.href for outer in self._stack)
-            dropped = bool(_REFERENCE.fullmatch(text) and (linked or _AFTER_WORD.search(before)))
+            # Without a link a letter belongs to the text, as in XVIIIe. A number waits for what follows it (`_RAISED`).
+            dropped = bool(not text.isdigit() and _BARE_REFERENCE.fullmatch(text) and _AFTER_WORD.search(before))
         if dropped and text:
             del self._pieces[element.start:]
             self.footnotes += 1
+        elif element.tag == "sup" and element.linked and not any(letter.isalnum() for letter in text):
+            # Brackets around a reference that was dropped.
+            del self._pieces[element.start:]
         elif element.tag == "sup" and text.isdigit():
-            self._pieces[element.start:] = [text.translate(_SUPERSCRIPT)]
+            self._pieces[element.start:] = [piece.translate(_SUPERSCRIPT) for piece in self._pieces[element.start:]]
+
+    def _is_linked(self, element: _Open) -> bool:
+        """Whether an element is all that a link to a place in a document has before its end."""
+        links = [outer for outer in self._stack if "#" in outer.href]
+        return any(not "".join(self._pieces[link.start:element.start]).strip() for link in links)

@@ -19,12 +19,47 @@ _FORMATS = "Give an EPUB (.epub), HTML (.html), Markdown (.md) or plain text (.t
 MOST_MARKDOWN_BYTES = 16 << 20
 _LONG_CHAPTER_WORDS = 6000  # 40 minutes of speech
 _DEEPEST_LEVEL = 4  # Long chapters are divided at entries of up to so many more levels.
-# A line of plain text that names a chapter, in some languages with many books.
+# A line of plain text names a chapter by a division with a number, or by a section; in some languages with many books.
+_DIVISIONS = """
+    chapter part book chapitre partie livre kapitel teil buch capítulo capitulo parte libro livro capitolo глава часть
+    hoofdstuk deel rozdział część kapitola kapittel luku bölüm sura sehemu ምዕራፍ ክፍል kutaa boqonnaa"""
+_SECTIONS = """
+    prologue epilogue introduction preface foreword afterword épilogue préface prolog epilog vorwort nachwort einleitung
+    prólogo prologo epílogo epilogo prefacio prefácio introducción introdução introduzione prefazione пролог эпилог
+    предисловие voorwoord wstęp መቅድም መግቢያ"""
+# Without "to" and "on", which are numbers in Norwegian and Turkish.
+_NUMBER_WORDS = """
+    one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+    nineteen twenty thirty forty fifty sixty seventy eighty ninety first second third fourth fifth sixth seventh eighth
+    ninth tenth eleventh twelfth last
+    un une deux trois quatre cinq six sept huit neuf dix onze douze premier première deuxième second seconde troisième
+    quatrième cinquième sixième septième huitième neuvième dixième onzième douzième dernier dernière
+    eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf
+    uno dos tres cuatro cinco seis siete ocho nueve diez once doce primero primera segundo segunda tercero tercera
+    cuarto cuarta quinto quinta sexto sexta séptimo séptima octavo octava noveno novena décimo décima último última
+    um uma dois duas três quatro cinco sete oito nove dez doze primeiro primeira terceiro terceira quarto quarta sétimo
+    sétima oitavo oitava nono nona
+    due tre quattro cinque sei sette otto dieci undici dodici primo prima secondo seconda terzo terza sesto sesta
+    settimo settima ottavo ottava ultimo ultima
+    один одна два две три четыре пять шесть семь восемь девять десять одиннадцать двенадцать первая вторая третья
+    четвёртая четвертая пятая шестая седьмая восьмая девятая десятая одиннадцатая двенадцатая последняя
+    een één twee drie vier vijf zes zeven acht negen tien elf twaalf
+    jeden dwa trzy cztery pięć sześć siedem osiem dziewięć dziesięć pierwszy pierwsza drugi druga trzeci trzecia czwarty
+    czwarta piąty piąta szósty szósta siódmy siódma ósmy ósma dziewiąty dziewiąta dziesiąty dziesiąta
+    jedna dvě tři čtyři pět šest sedm osm devět deset první druhá třetí čtvrtá pátá šestá sedmá osmá devátá desátá
+    én tre fire fem seks sju syv åtte elleve tolv
+    yksi kaksi kolme neljä viisi kuusi seitsemän kahdeksan yhdeksän kymmenen
+    bir iki üç dört beş altı yedi sekiz dokuz
+    moja mbili tatu nne tano sita saba nane tisa kumi kwanza pili
+    አንድ ሁለት ሦስት ሶስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ አሥር አስር
+    አንደኛ ሁለተኛ ሦስተኛ ሶስተኛ አራተኛ አምስተኛ ስድስተኛ ሰባተኛ ስምንተኛ ዘጠነኛ አሥረኛ አስረኛ
+    tokko lama sadii afur shan jaha torba saddeet sagal kudhan tokkoffaa lammaffaa sadaffaa afraffaa shanaffaa"""
+_ROMAN_NUMBER = "(?=[ivxlc])c{0,3}(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+_NUMBER_WORD = f"(?:{'|'.join(_NUMBER_WORDS.split())})"
+_NUMBER = rf"\d{{1,4}}|[፩-፼]{{1,6}}|{_ROMAN_NUMBER}|(?:the |ya )?{_NUMBER_WORD}(?:[ -]{_NUMBER_WORD})?"
 _CHAPTER_LINE = re.compile(
-    r"(?:chapter|part|book|prologue|epilogue|introduction|preface|foreword|afterword|chapitre|partie|livre|"
-    r"prologue|épilogue|kapitel|teil|buch|prolog|epilog|vorwort|cap[ií]tulo|parte|libro|livro|capitolo|pr[oó]logo|"
-    r"ep[ií]logo|глава|часть|пролог|эпилог|hoofdstuk|deel|rozdział|część|kapitola|kapittel|luku|bölüm|sura|sehemu|"
-    r"ምዕራፍ|ክፍል|መቅድም|kutaa|boqonnaa)\b.{0,70}", re.IGNORECASE)
+    rf"(?:(?:{'|'.join(_DIVISIONS.split())}) (?P<number>{_NUMBER})|{'|'.join(_SECTIONS.split())})"
+    r"(?!\w)(?P<mark>[.:)፡።—–]*)(?P<title>.{0,70})", re.IGNORECASE)
 _FOOTNOTE_TEXT = re.compile(r"^\[\^[^\]\n]{1,60}\]:.*(?:\n(?:[ \t]{2,}.*|[ \t]*(?=\n[ \t]{2,})))*", re.MULTILINE)
 _FOOTNOTE_MARK = re.compile(r"\[\^[^\]\n]{1,60}\]")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
@@ -155,13 +190,13 @@ def _cut(documents: Sequence[tuple[str, markup.Document]], starts: Sequence[Entr
 
 def _next_level(part: _Part, by_document: Mapping[str, Sequence[Entry]], starts: Sequence[Entry]) -> list[Entry]:
     """The entries of the highest level that name a place within a part, and begin none yet."""
-    begun = {(entry.document, entry.anchor) for entry in starts}
+    start_places = {(entry.document, entry.anchor) for entry in starts}
     places: set[tuple[str, str]] = set()
     for name, block in part.blocks:
         places.update((name, anchor) for anchor in block.anchors)
     inside: list[Entry] = []
     for name in dict.fromkeys(name for name, _ in part.blocks):
-        inside += [entry for entry in by_document.get(name, ()) if (name, entry.anchor) in places - begun]
+        inside += [entry for entry in by_document.get(name, ()) if (name, entry.anchor) in places - start_places]
     level = min((entry.level for entry in inside), default=0)
     return [entry for entry in inside if entry.level == level]
 
@@ -252,8 +287,8 @@ def _of_markdown(path: Path, name: str) -> Book:
     document = markup.read_markup(html, name)
     footnotes = document.footnotes + definitions + marks
     document = markup.Document(document.blocks, document.title, document.language, footnotes)
-    first = next((block.text for block in document.blocks if block.kind == "heading" and block.level == 1), "")
-    title = markup.one_line(fields.get("title", "")) or first or Path(name).stem
+    heading = next((block.text for block in document.blocks if block.kind == "heading" and block.level == 1), "")
+    title = markup.one_line(fields.get("title", "")) or heading or Path(name).stem
     author = markup.one_line(fields.get("author", ""))
     language = fields.get("lang") or fields.get("language") or ""
     return _of_document(document, title, (author,) if author else (), language)
@@ -269,8 +304,20 @@ def _of_text(path: Path, name: str) -> Book:
         if not any(letter.isalnum() for letter in line):
             # Stars or dashes alone separate scenes.
             blocks += [TextBlock("break")] if line else []
-        elif _CHAPTER_LINE.fullmatch(line):
+        elif _is_chapter_line(line):
             blocks.append(TextBlock("heading", markup.join_lines(paragraph.split("\n")), 1))
         else:
             blocks.append(TextBlock("paragraph", line))
     return Book(Path(name).stem, (), "", tuple(_by_headings(blocks, Path(name).stem)))
+
+
+def _is_chapter_line(line: str) -> bool:
+    """Whether a paragraph of plain text names a chapter, as `CHAPTER 1. Loomings.`, `Part Two` and `Prologue` do."""
+    match = _CHAPTER_LINE.fullmatch(line)
+    if match is None:
+        return False
+    title = match["title"].strip(" —–-")
+    if not title or (match["number"] and match["mark"]):
+        return True
+    # A sentence goes on in lower case, as in "Part one of him believed it", or ends with a mark.
+    return not title[0].islower() and title[-1] not in ".!?…,;።"

@@ -7,15 +7,16 @@ A model folder holds t3.safetensors, codec.safetensors, vocoder.safetensors, rec
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from config import foreign
 from config.errors import UserError
 from data.acoustics import audio
+from data.durable_files import check_no_link_out
 from data.front_end import FrontEnd
 from models.base import (
     AdaptedDecoder,
@@ -220,12 +221,13 @@ class Tiny(Family):
         """The recordings with the split `replay`, as features."""
         extractor = self.load_extractor(folder, torch.device("cpu"))
         return [
-            (row["language"], row["text"], extractor.extract(audio.load(folder / row["audio"], extractor.sample_rate)))
+            (row["language"], row["text"],
+             extractor.extract(audio.load(check_no_link_out(folder, row["audio"]), extractor.sample_rate)))
             for row in _held_out(folder) if row["split"] == "replay"
         ]
 
     def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
-        return [(row["text"], folder / row["audio"]) for row in _held_out(folder)
+        return [(row["text"], check_no_link_out(folder, row["audio"])) for row in _held_out(folder)
                 if row["language"] == language and row["split"] != "replay"]
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
@@ -238,8 +240,11 @@ def _voice(features: Features) -> Voice:
 
 
 def _held_out(folder: Path) -> list[dict[str, str]]:
-    lines = (folder / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    """The rows of `held_out.jsonl`, a file that others may have made."""
+    path = folder / "held_out.jsonl"
+    with foreign.reading(path, "Download the model again, or copy the export again."):
+        rows = [foreign.loads(line) for line in foreign.read_bytes(path).decode("utf-8").split("\n") if line.strip()]
+        return [{name: str(row[name]) for name in ("language", "text", "audio", "split")} for row in rows]
 
 
 def _codec(folder: Path, device: torch.device) -> Codec:

@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +31,16 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\sa-z])")
 _PLACE = re.compile(r"\{\w+\}")
 _ENGLISH = re.compile(r"(^|\s)(the|a|an|of|into|as|this|these|that)(?=\s|$)")
 _NUMBER = r"([+\-\u2212]?\d[\d.,]*%?)"
-_CODE_TEXT = re.compile(r"[<>{}\\]|\w_\w|^--|^\.|https?://|^[#@]|^(SELECT|INSERT|CREATE|DELETE|UPDATE|ORDER|OFFSET)\b|'self'")
-"""Markup, names in code, options, addresses, SQL and the content security policy."""
+_CODE_TEXT = re.compile(r"[<>{}\\]|\w_\w|^--|^\.|https?://|^[#@]|^(SELECT|INSERT|CREATE|DELETE|UPDATE|ORDER|OFFSET)\b|'self'"
+                        r"|\bWHERE \w+ =|^\w+ = \d+$|^\w+/[\w-]+; \w+=|^\||^\"\"\"")
+"""Markup, names in code, options, addresses, SQL, the content security policy, media types and tables of Markdown."""
+_COMMAND = re.compile(r"sudo [^.]*|python -m scripts\.\w+( [a-z]+)?( (--[\w-]+|[A-Z]+|\w+:\S+|\{\w+\}))*"
+                      r"|[\w.:-]+ --[\w-]+ \S+|-\w .*")
+"""A command line, or the part of one behind the command."""
+_NAMES = re.compile(
+    r"(?<!\w)(torch|torchaudio|wetext|nemo-text-processing|minisign|SHA256|CER|Weights & Biases|Common Voice"
+    r"|Multilingual LibriSpeech|TextGrid \(Praat\)|Festival \(txt\.done\.data\)|GPT-SoVITS \(2-name2text\))(?!\w)")
+"""Names that are the same in each language: of packages, of a measure, and of corpora and programs."""
 _ATTRIBUTES = frozenset((
     "class_", "elem_id", "elem_classes", "id", "js", "href", "src", "style", "viewBox", "type", "role", "variant",
     "size", "key", "name", "lang", "dir", "d", "transform", "fill", "stroke", "points", "rel", "target",
@@ -45,17 +54,26 @@ _UNREAD_CALLS = frozenset((
     "open", "joinpath", "glob", "rglob", "encode", "decode", "debug", "info", "warning", "error", "exception", "pop",
     "add_argument", "ArgumentParser", "import_module", "getLogger", "with_name", "with_suffix", "ValueError",
     "AssertionError", "TypeError", "KeyError", "RuntimeError", "NotImplementedError", "AttributeError", "IndexError",
-    "TypeVar", "environ", "run", "Popen", "print", "write", "write_text", "NewType", "namedtuple"))
+    "TypeVar", "environ", "run", "Popen", "print", "write", "write_text", "NewType", "namedtuple",
+    "Counter", "Gauge", "Histogram"))  # the last three describe figures to programs that watch a server
 _SPOKEN_ERRORS = ("ValueError",)
 """A validator's error is part of the sentence that names the field."""
 _OPTION_WORDS = ("title", "description")
+_IN_OTHER_LANGUAGES = frozenset(("NATIVE_NAMES", "SENTENCES"))
+"""Variables whose texts are in languages of their own: names that speakers give these, and what a model speaks."""
 
 
 _NOT_SHOWN = re.compile(
     r"Segoe UI|Roboto|Helvetica Neue|Arial|Menlo|Consolas|(SF|Liberation) (Mono|Sans)|Lisan Ethiopic"  # fonts
     r"|by id|suspended|\||estimate badge bad|0 0 0 3px .*|background-color .*|attachment; .*|object-src.*"
     r"|.*frame-ancestors.*|window\.lisanTables .*|clip1\.wav.*|.*--allow-host lisan.*"
-    r"|.*--root-path.* is not a host name\.")
+    r"|.*--root-path.* is not a host name\."
+    r"|d MMMM?|GET, POST|authorization, .*|clips\.rank, .*|path\|text\|.*"  # a date, headers, columns
+    r"|(name|latin|words|fold): (words: )?\[?(\{\w+\})+\]?"  # lines of a rules file
+    r"|step \{step\}(/|: held-out).*|step \{step\}: \{value\}|saved \{path\}"  # lines of a log
+    r"|\{index\} \(\{name\}, \{free_gib\} GiB\)"
+    r"|\{description\} \(default: .*"  # the help of a command
+    r"|(variant|mcd|lisan|id|part)( \{\w+\})+")
 """Names of fonts, keys, headers and styles, and what only a terminal shows."""
 _RULE_FIELDS = Path("config/text_rules.py")
 """What its fields mean is in a rules file, not on the page."""
@@ -80,7 +98,9 @@ def sentences(text: str) -> list[str]:
 
 def is_read(text: str, plain_words: bool) -> bool:
     """Whether a text is one that people read: words, not a name or a pattern of the code."""
-    words = re.sub(r"`[^`]*`|\{\w+\}", " ", text)
+    if "```" in text or _COMMAND.fullmatch(text):
+        return False
+    words = _NAMES.sub(" ", re.sub(r"`[^`]*`|\{\w+\}", " ", text))
     if not re.search(r"[A-Za-z]{2}", words) or _CODE_TEXT.search(words):
         return False
     if " " in text.strip():
@@ -109,33 +129,58 @@ def module_texts(path: Path, root: Path) -> Iterator[Text]:
     in_page = path.relative_to(root).parts[0] == "ui"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node, origin in _strings(tree, in_page):
-        text = template(node)
-        for sentence in sentences(text):
+        for sentence in (sentence for text in templates(node) for sentence in sentences(text)):
             if not is_read(sentence, in_page or origin == OPTIONS) or _NOT_SHOWN.fullmatch(sentence):
                 continue
             if origin != OPTIONS or path.relative_to(root) != _RULE_FIELDS:
                 yield Text(sentence, origin, f"{path.relative_to(root)}:{node.lineno}")
 
 
-def template(node: ast.expr) -> str:
-    """A string with a place for each expression in it, named for the expression."""
+def templates(node: ast.expr) -> list[str]:
+    """The texts of a string with a place for each expression in it, named for the expression.
+
+    A choice of two words or endings is no place, as in `clip{'' if count == 1 else 's'}`: it makes two texts.
+    """
     if isinstance(node, ast.Constant):
-        return str(node.value)
+        return [str(node.value)]
     assert isinstance(node, ast.JoinedStr)
-    parts, taken = [], set()
+    previous: ast.expr | None = None
+    parts: list[str | tuple[str, tuple[str, str]]] = []  # texts and places, or a condition with its words
+    taken: set[str] = set()
     for value in node.values:
         if isinstance(value, ast.Constant):
             parts.append(str(value.value))
-            continue
-        assert isinstance(value, ast.FormattedValue)
-        name = _place_name(value.value)
-        count = 2
-        while name in taken:
-            name = f"{re.sub(r'[0-9]+$', '', name)}{count}"
-            count += 1
-        taken.add(name)
-        parts.append(f"{{{name}}}")
-    return "".join(parts)
+        else:
+            assert isinstance(value, ast.FormattedValue)
+            glued = isinstance(previous, ast.Constant) and str(previous.value)[-1:].isalpha()
+            parts.append(_choice(value.value, glued) or _place(value.value, taken))
+        previous = value
+    conditions = list(dict.fromkeys(part[0] for part in parts if not isinstance(part, str)))
+    return ["".join(part if isinstance(part, str) else part[1][chosen[conditions.index(part[0])]] for part in parts)
+            for chosen in product((0, 1), repeat=len(conditions))]
+
+
+def _choice(node: ast.expr, glued: bool) -> tuple[str, tuple[str, str]] | None:
+    """The condition of a word or, glued to one, of its ending, and both of these; else None."""
+    if isinstance(node, ast.IfExp) and isinstance(node.body, ast.Constant) and isinstance(node.orelse, ast.Constant):
+        condition, words = node.test, (str(node.body.value), str(node.orelse.value))
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.Constant):
+        condition, words = node.right, (str(node.left.value), "")
+    else:
+        return None
+    # Several words are a part of the sentence, with a translation of their own.
+    return (ast.unparse(condition), words) if all(word.isalpha() or glued and not word for word in words) else None
+
+
+def _place(node: ast.expr, taken: set[str]) -> str:
+    """A place that is named for the expression, with a number behind a name that is taken."""
+    name = _place_name(node)
+    count = 2
+    while name in taken:
+        name = f"{re.sub(r'[0-9]+$', '', name)}{count}"
+        count += 1
+    taken.add(name)
+    return f"{{{name}}}"
 
 
 def _place_name(node: ast.expr) -> str:
@@ -171,7 +216,9 @@ def _strings(tree: ast.Module, in_page: bool) -> Iterator[tuple[ast.expr, str]]:
                 yield node, origin
             return
         if isinstance(node, ast.AnnAssign | ast.Assign):
-            if node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            if node.value is not None and not names & _IN_OTHER_LANGUAGES:
                 yield from visit(node.value, origin)
             if isinstance(node, ast.AnnAssign):
                 # Options have their titles and help in annotations too.
@@ -205,6 +252,9 @@ def _strings(tree: ast.Module, in_page: bool) -> Iterator[tuple[ast.expr, str]]:
             return
         if isinstance(node.func, ast.Attribute):
             yield from visit(node.func.value, origin)
+        if name == "pluralize" and isinstance(node.args[1], ast.Constant):
+            noun = str(node.args[1].value)
+            yield from ((ast.Constant(text, lineno=node.lineno), origin) for text in (f"1 {noun}", f"{{n}} {noun}s"))
         if name in _UNREAD_CALLS and name not in _SPOKEN_ERRORS:
             return
         arguments = node.args[1:] if name in ("element", "div", "span") else node.args

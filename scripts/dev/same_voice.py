@@ -53,20 +53,20 @@ def main() -> int:
         raise UserError(f"{folder} has {len(readers)} readers with five clips of 3 to 12 seconds; 2 are compared.",
                         "Name the folder that holds their folders.")
 
-    own, foreign = list[float](), list[float]()
+    same_reader, other_readers = list[float](), list[float]()
     for name, embeddings in readers.items():
         for _ in range(DRAWS):
-            *clips, first, second = generator.sample(embeddings, 5)
+            *clips, embedding, other_embedding = generator.sample(embeddings, 5)
             for other, other_embeddings in readers.items():
                 # The three clips are held against two others of their reader, or two of another reader.
-                pair = (first, second) if other == name else generator.sample(other_embeddings, 2)
+                pair = (embedding, other_embedding) if other == name else generator.sample(other_embeddings, 2)
                 centre = np.mean(pair, axis=0)
                 similarity = statistics.median(measures.cosine(clip, centre) for clip in clips)
-                (own if other == name else foreign).append(similarity)
+                (same_reader if other == name else other_readers).append(similarity)
 
     print(f"{len(readers)} readers: {', '.join(readers)}")
-    for title, values, share in (("one reader", own, np.mean(np.array(own) >= LEAST_SIMILARITY)),
-                                 ("two readers", foreign, np.mean(np.array(foreign) < LEAST_SIMILARITY))):
+    for title, values, share in (("one reader", same_reader, np.mean(np.array(same_reader) >= LEAST_SIMILARITY)),
+                                 ("two readers", other_readers, np.mean(np.array(other_readers) < LEAST_SIMILARITY))):
         low, median, high = np.quantile(values, (0.1, 0.5, 0.9))
         print(f"{title}: {len(values)} comparisons, median {median:.2f}, 80% from {low:.2f} to {high:.2f}; "
               f"{share:.1%} on the right side of {LEAST_SIMILARITY}")

@@ -16,6 +16,7 @@ from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, Take, wait_until
 from tests.serving import App, served
+from ui.titles import title_of
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
@@ -81,7 +82,9 @@ def test_a_run_returns_to_a_checkpoint_with_other_options(scene: tuple[App, Job]
     expect(page.locator("#run-checkpoints")).to_contain_text("400")
     choose(page, "pin-step", "200")
     page.locator("#delete-checkpoint").click()
-    expect(page.locator("body")).to_contain_text(f"run:{job.id}@200 is in the bin. Restore it on the Storage tab")
+    title = title_of(job.workspace, f"run:{job.id}@200")
+    assert job.id not in title
+    expect(page.locator("body")).to_contain_text(f"{title} is in the bin. Restore it on the Storage tab")
     assert checkpoint_names.checkpoint_steps(job.directory) == [100, 300, 400]
 
     page.locator("#resume-changes > button").click()

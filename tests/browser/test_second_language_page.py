@@ -19,6 +19,7 @@ from tests.browser.conftest import choose, open_tab
 from tests.serving import App, served
 from tests.trained import RUN, trained_world
 from tests.worlds import GREEK, RATE, Listener, tone
+from ui import job_views
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visit = Callable[..., Page]
@@ -71,4 +72,5 @@ def test_a_second_language_is_added_by_the_same_button(workspace: Workspace, app
 
     open_tab(page, "Tokenizer")  # where the next one is offered, on top of both
     page.locator("#tab-tokenizer .field-model input").click()
-    expect(page.locator("#tab-tokenizer .field-model [role=option]").filter(has_text=training.id)).to_have_count(1)
+    expect(page.locator("#tab-tokenizer .field-model [role=option]").filter(
+        has_text=job_views.short_id(training.id))).to_have_count(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -33,12 +34,18 @@ def test_the_file_of_a_run_takes_four_clicks(tmp_path: Path, open_page: Visit, t
         page = open_page(app.url)
         try:
             open_tab(page, "Share")
+            expect(page.locator("#export-name")).to_be_visible()
             # Its certificate was never computed, which a person has to accept.
             page.locator("#unproven input").check()
             page.locator("#share-file").click()
             link = page.locator("#share-result a.download-button")
             link.wait_for(timeout=4 * PATIENCE_MS)
             take(page, "share-file-1280-light")
+            # The export is chosen now: it has its name, and is offered by its title.
+            expect(page.locator("#proof-choice input")).to_have_value(re.compile("^Export "))
+            expect(page.locator("#export-name")).to_be_hidden()
+            page.locator("#share-archive > button").click()
+            expect(page.locator("#pack-field-item input")).to_have_value(re.compile("^export "))
             with page.expect_download() as download:
                 link.click()
         finally:

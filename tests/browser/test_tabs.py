@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from core.workspace import Workspace
 from tests.browser import scenes, silent_run
-from tests.browser.conftest import NARROW, open_tab
+from tests.browser.conftest import NARROW, open_tab, wait_until
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
@@ -107,3 +107,34 @@ def test_data_is_short_and_shows_a_step_when_it_matters(
     expect(trained.locator("#review-fold > button")).to_contain_text("Review clips: amharic-demo")
     expect(trained.locator("#prepare-result")).to_contain_text("Prepare dataset")
     assert trained.evaluate("document.documentElement.scrollHeight") <= LONGEST
+
+
+def test_enter_takes_a_choice_and_keeps_the_place(open_page: Visit, app: App) -> None:
+    page = open_page(f"{app.url}?tab=listen")
+    model = page.locator("#listen-finetuned input")
+    expect(model).not_to_have_value("")  # a refresh has filled it
+    before = model.input_value()
+    model.focus()
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    expect(model).not_to_have_value(before)
+    expect(model).to_be_focused()
+    expect(model).to_have_attribute("aria-expanded", "false")
+
+    # The next key opens the list again, and Tab goes on from here.
+    page.keyboard.press("ArrowDown")
+    expect(model).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("Enter")
+    expect(model).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("""() => {
+      const model = document.querySelector('#listen-finetuned input'), next = document.activeElement;
+      return Boolean(model.compareDocumentPosition(next) & Node.DOCUMENT_POSITION_FOLLOWING);
+    }""")
+
+
+def test_a_step_on_start_opens_its_tab(open_page: Visit, app: App) -> None:
+    page = open_page(app.url, NARROW)
+    page.locator("#chain [data-open-tab=embeddings]").click()
+    expect(page.locator("#tab-embeddings")).to_be_visible()
+    wait_until(lambda: "tab=embeddings" in page.url, page)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from config.schema import SamplingOptions
-from core import export
+from config.schema import CertifyOptions, SamplingOptions
+from core import certify, export
 from core.library import certificate
 from core.model import loading
 from core.model.loading import load
@@ -64,6 +64,13 @@ def test_it_passes_its_certificate_and_reloads_to_the_bit(world: Workspace, expo
     assert {proof.check(name).result for name in ("base_logits", "export_reloads", "merged_reloads")} == {"passed"}
     assert proof.check("export_reloads").expected == proof.check("export_reloads").actual
     assert int(proof.check("base_logits").actual.split()[0]) >= 19  # of 23 languages, four of which need packages
+
+
+def test_it_is_certified_again_beside_its_base(world: Workspace, exported: Path) -> None:
+    copy = world.exports / "again"
+    shutil.copytree(exported, copy)
+    certify.run(CertifyOptions(run="export:again", again=True), world, Listener(world.runs / "certify-again"))
+    assert not certificate.read(copy / "certificate.json").failed()
 
 
 def test_it_speaks_alone_as_the_checkpoint_does(world: Workspace, exported: Path, tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import pytest
 import sentencepiece
 import soundfile
 import torch
+import yaml
 
-from config.schema import CompareOptions, SamplingOptions, SoundOptions
-from core import compare, export
+from config import foreign
+from config.schema import CertifyOptions, CompareOptions, SamplingOptions, SoundOptions
+from core import certify, compare, export
 from core.library import certificate, records
 from core.model import loading
 from core.model.loading import load
@@ -53,6 +55,18 @@ def test_the_certificate_probes_generated_codes_and_says_so(exported: Path) -> N
     assert "9 of 9 samples (en, zh) bit-identical" in logits.actual  # its tokenizer reads one Chinese sentence
     assert "over generated codes and conditioning" in logits.actual
     assert proof.check("prefix_rows").result == proof.check("base_tokens").result == "passed"
+
+
+def test_an_export_is_certified_again_beside_its_base(world: Workspace, exported: Path) -> None:
+    copy = world.exports / "again"
+    shutil.copytree(exported, copy)
+    settings = foreign.read_yaml(copy / model_folder.MERGED_CONFIG)
+    for changed, failed in (({}, ()), ({"stop_mel_token": 5}, ("codec_and_vocoder",))):
+        values = {**settings, "gpt": {**settings["gpt"], **changed}}
+        (copy / model_folder.MERGED_CONFIG).write_text(yaml.safe_dump(values), encoding="utf-8")
+        loading.write_sums(copy)
+        certify.run(CertifyOptions(run="export:again", again=True), world, Listener(world.runs / "certify-again"))
+        assert certificate.read(copy / "certificate.json").failed() == failed
 
 
 def test_all_three_text_tables_keep_the_bytes_of_the_base(world: Workspace, exported: Path) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +23,14 @@ from safetensors.torch import load_file, save_file
 
 from config import confinement
 from config.errors import UserError
-from config.schema import CertifyOptions, PackOptions, PushOptions, UnpackOptions
+from config.schema import CertifyOptions, PackOptions, PushOptions, ServeOptions, UnpackOptions
 from core import certify, export, pack, push, unpack
 from core.jobs.events import CheckpointSaved, append_event
 from core.library import catalog, certificate, records, verification, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck, CertifiedFile
 from core.library.records import EXPORT_RECORD
 from core.library.verification import Outcome
+from core.serving.served_models import ServedModels
 from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import hash_file
@@ -35,6 +38,7 @@ from scripts import certify as script
 from tests.hostile import certified_world as world
 from tests.hostile.certified_world import EXPORT, copied, export_of, outcome, relist, rewrite, run_of, seal, verify
 from tests.trained import RUN
+from tests.unit.serving_world import serving
 from tests.worlds import Listener, export_options
 from ui import certificate as tab
 from ui import records as records_of_page
@@ -566,6 +570,22 @@ def test_the_page_sees_a_file_that_got_its_old_time_again(attacked: Workspace, m
     assert verification.verify_export(attacked, export_of(attacked), cache).outcome is Outcome.OTHER_FILES
 
 
+def test_the_page_sees_a_byte_that_was_stored_through_a_memory_map(attacked: Workspace, monkeypatch) -> None:
+    monkeypatch.setattr(verification, "_NEW_FILE_S", -1.0)
+    path = export_of(attacked) / "codec.safetensors"
+    file_system = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=True)
+    if file_system.stdout.strip() in ("tmpfs", "ramfs"):
+        pytest.skip("pages of a file system in memory are never written back")
+    cache = _settled(attacked)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        last = mapped[-1]
+        mapped[-1] = last  # from now on the page is dirty, and further stores change no time
+        os.utime(path, (1e9, 1e9))
+        assert verification.verify_export(attacked, export_of(attacked), cache).outcome is Outcome.PASSED
+        mapped[-1] = last ^ 1
+        assert verification.verify_export(attacked, export_of(attacked), cache).outcome is Outcome.OTHER_FILES
+
+
 @pytest.mark.parametrize("mac", ["", "0" * 64, "of another line"])
 def test_forged_lines_of_the_hash_cache_are_ignored(attacked: Workspace, monkeypatch, mac: str) -> None:
     path = export_of(attacked) / "codec.safetensors"
@@ -703,6 +723,18 @@ def test_a_run_with_a_damaged_certificate_is_packed_with_a_warning(attacked: Wor
     assert any(CERTIFICATE in event.message for event in listener.of("warning"))
 
 
+@pytest.mark.parametrize("name", [".cache/t3.safetensors", ".git/config", "model.txt", "voices/.DS_Store", "a.html"])
+def test_files_that_nobody_certified_are_not_uploaded(attacked: Workspace, monkeypatch, name: str) -> None:
+    path = export_of(attacked) / name
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(export_of(attacked) / "codec.safetensors", path)
+    seal(export_of(attacked))
+    monkeypatch.setenv("HF_TOKEN", "token")
+    hub = Hub("http://127.0.0.1:9", "token")  # nobody answers there
+    with pytest.raises(UserError, match="which the certificate does not know. It is not pushed"):
+        push.push(PushOptions(export=EXPORT, repository="me/mine"), attacked, Listener(attacked.runs / "push"), hub)
+
+
 @pytest.mark.parametrize("name", ["a changed base tensor", "a changed base row", "merged weights of zeros"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_changed_weights_are_not_uploaded(attacked: Workspace, monkeypatch, name: str, listed: bool) -> None:
@@ -742,6 +774,48 @@ def test_what_is_not_of_the_base_fails_when_it_is_computed_again(attacked: Works
     relist(attacked, "export")
     result = certified(attacked, f"export:{EXPORT}", again=True)
     assert FAILS[name] in str(result["certificate"])
+    assert str(result["certificate"]).startswith("failed")
+    assert_not_green(attacked, "export", Outcome.FAILED)
+
+def _header(path: Path, **changes: object) -> None:
+    """Change settings in the header of a file of weights; its tensors stay as they are."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        settings = json.loads(file.metadata()["config"])
+    save_file(load_file(path), path, metadata={"config": json.dumps({**settings, **changes})})
+
+
+def _rename(path: Path, name: str) -> None:
+    path.rename(path.with_name(name))
+
+
+UNLIKE_THE_BASE: dict[str, Callable[[Path], object]] = {
+    "another stop code": lambda folder: _header(folder / "t3.safetensors", stop_speech=3),
+    "other heads that follow the text": lambda folder: _header(folder / "t3.safetensors", aligned_heads=[[1, 0]]),
+    "two start tokens": lambda folder: _header(folder / "t3.safetensors", doubled_start=True),
+    "another stop code of the merged file": lambda folder: _header(folder / "t3-merged.safetensors", stop_speech=3),
+    "no vocoder": lambda folder: (folder / "vocoder.safetensors").unlink(),
+    "no codec": lambda folder: (folder / "codec.safetensors").unlink(),
+    "no voices": lambda folder: shutil.rmtree(folder / "voices"),
+    "without the default voice": lambda folder: (folder / "voices" / "low.ogg").unlink(),
+    "a renamed voice": lambda folder: _rename(folder / "voices" / "low.ogg", "aaa.ogg"),
+    "a voice named as if it was merged": lambda folder: shutil.copy(folder / "samples" / "am.wav",
+                                                                    folder / "voices" / "a-merged.ogg"),
+    "old languages in short parts": lambda folder: records.write_record(folder / EXPORT_RECORD, dataclasses.replace(
+        records.read_export_record(folder), longest_texts={"en": 3, "fr": 3, "am": 50})),
+    "other held-out sentences": lambda folder: (folder / "held_out.jsonl").write_text(""),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE_THE_BASE)
+def test_what_changes_the_old_languages_without_a_tensor_fails_when_it_is_computed_again(
+        attacked: Workspace, name: str) -> None:
+    folder = export_of(attacked)
+    UNLIKE_THE_BASE[name](folder)
+    seal(folder)
+    relist(attacked, "export")
+    result = certified(attacked, f"export:{EXPORT}", again=True)
     assert str(result["certificate"]).startswith("failed")
     assert_not_green(attacked, "export", Outcome.FAILED)
 
@@ -857,6 +931,26 @@ def test_speech_of_other_files_warns(attacked: Workspace) -> None:
     assert "other files" in verification.spoken_note(attacked, f"export:{EXPORT}")
     rewrite(attacked, "run", forged)
     assert "computed by the sender, not verified here" in verification.spoken_note(attacked, f"run:{RUN}")
+
+
+@pytest.mark.parametrize("name", ["the codec times 0.2", "an adapter of noise"])
+def test_other_files_are_not_served(attacked: Workspace, name: str) -> None:
+    options = ServeOptions(models=(f"export:{EXPORT}",))
+    models = ServedModels(options, attacked, torch.device("cpu"))
+    models.describe(f"export:{EXPORT}")
+    _make(attacked, name)
+    # A server that runs loads the files again, and one that begins looks at them first.
+    with pytest.raises(UserError, match="is not served.*other files"):
+        models.open(f"export:{EXPORT}", "", "", "")
+    with pytest.raises(UserError, match="is not served.*other files"):
+        ServedModels(options, attacked, torch.device("cpu"))
+    ServedModels(options.model_copy(update={"accept_outcome": True}), attacked, torch.device("cpu"))
+
+
+def test_a_server_says_whose_certificate_it_is(attacked: Workspace) -> None:
+    rewrite(attacked, "export", forged)
+    with serving(attacked, "served", models=(f"export:{EXPORT}",)) as server:
+        assert any("computed by the sender" in event.message for event in server.listener.of("warning"))
 
 
 @pytest.mark.parametrize("reference", ["run:none", "export:none", "base:tiny", "export:../mine", "", "run:"])

@@ -227,6 +227,22 @@ def test_who_signed_is_asked_before_the_certificate_is_computed_again(sender: Wo
     assert check(elsewhere, "--signer", "maker") == 0
 
 
+def test_a_certificate_that_the_list_does_not_name_is_not_the_makers(sender: Workspace, elsewhere: Workspace,
+                                                                     tmp_path: Path, key: Path) -> None:
+    folder, statement = export_of(sender), tmp_path / STATEMENT
+    lines = maker_signature.statement(folder).decode().splitlines(keepends=True)
+    statement.write_text("".join(line for line in lines if not line.endswith(f"  {CERTIFICATE}\n")), encoding="utf-8")
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", maker_signature.NAMESPACE, str(statement)],
+                   check=True, capture_output=True)
+    shutil.copy(statement, folder / STATEMENT)
+    shutil.copy(statement.with_name(f"{STATEMENT}.sig"), folder / SIGNATURE)
+    world.rewrite(sender, "export", lambda proof: dataclasses.replace(proof, created=1.0))
+    assert imported(elsewhere, packed(sender))["certificate"] == Outcome.SENDER.value
+    signed = maker_signature.check(elsewhere, export_of(elsewhere))
+    assert (signed.outcome, signed.changed) == (MakerOutcome.TRUSTED, (CERTIFICATE,))
+    assert check(elsewhere, "--signer", "maker") == 1
+
+
 def test_the_page_takes_a_signature_that_was_made_elsewhere(tmp_path: Path, key: Path) -> None:
     workspace = copied(tmp_path / "workspace")
     page = cast(Page, SimpleNamespace(workspace=workspace))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import sys
 import zipfile
 from collections import Counter
@@ -14,7 +15,7 @@ import soundfile
 import torch
 
 from config.errors import UserError
-from config.schema import PiperDatasetOptions
+from config.schema import Options, PiperDatasetOptions, SynthesizeOptions
 from core import piper_dataset
 from core.jobs.reporter import StopRequested
 from core.submission.requirements import check_requirements
@@ -22,7 +23,7 @@ from core.workspace import Workspace
 from models.base import RecognitionScore
 from scripts import export
 from scripts.command import USAGE_ERROR
-from tests.trained import RUN, trained_world
+from tests.trained import RUN, change_checkpoint, trained_world
 from tests.worlds import Listener
 
 CLEAR, UNCLEAR, LATER_CLEAR = "ሀለመ", "ሰረቀ", "በተነ"
@@ -95,6 +96,12 @@ def test_what_is_not_understood_is_spoken_again_and_then_left_out(
         assert "2 of 4 sentences" in archive.read("README.md").decode()
 
 
+def test_greedy_decoding_is_not_repeated(world: Workspace, recogniser: FakeRecogniser, tmp_path: Path) -> None:
+    settings = options(tmp_path, [CLEAR, UNCLEAR, LATER_CLEAR], sampling={"temperature": 0.0})
+    assert piper_dataset.run(settings, world, Listener(world.runs / "greedy"))["left_out"] == 2
+    assert recogniser.attempts == {CLEAR: 1, LATER_CLEAR: 1, UNCLEAR: 1}
+
+
 def test_a_resume_speaks_only_what_is_missing(world: Workspace, recogniser: FakeRecogniser, tmp_path: Path) -> None:
     syllables = "ሀለመሰረቀበተነከ"
     lines = [syllables[index:index + 2] for index in range(9)]
@@ -105,8 +112,8 @@ def test_a_resume_speaks_only_what_is_missing(world: Workspace, recogniser: Fake
 
     # A line that a crash cut off, and a file that is gone, are spoken again.
     (folder / "wavs" / "00002.wav").unlink()
-    with (folder / "sentences.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"number": 9, "te')
+    with (folder / "sentences.jsonl").open("ab") as file:
+        file.write('{"number": 9, "text": "ሀ'.encode()[:-1])
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "wavs").iterdir()}
     waves = dict[str, int]()
     listener = Listener(folder)
@@ -120,6 +127,49 @@ def test_a_resume_speaks_only_what_is_missing(world: Workspace, recogniser: Fake
     listener.emit = watched  # type: ignore[method-assign]
     assert piper_dataset.run(wanted, world, listener)["clips"] == 9
     assert {name for name, time_ns in waves.items() if before.get(name) != time_ns} == {"00002.wav", "00009.wav"}
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_resume_with_another_checkpoint_uses_no_old_sentence(world: Workspace, recogniser: FakeRecogniser,
+                                                               tmp_path: Path, changed: bool) -> None:
+    syllables = "ሀለመሰረቀበተነከ"
+    settings = options(tmp_path, [syllables[index:index + 2] for index in range(9)], max_cer=1)
+    folder = world.runs / f"checkpoint-{changed}"
+    with pytest.raises(StopRequested, match="after 8 sentences"):
+        piper_dataset.run(settings, world, StoppedAfterABatch(folder))
+    if changed:
+        change_checkpoint(world)
+    listener = Listener(folder)
+    piper_dataset.run(settings, world, listener)
+    plan = " ".join(listener.of("plan")[0].lines)
+    assert ("8 sentences were spoken before" in plan) != changed
+
+
+def test_a_copy_that_fails_loses_no_speech(world: Workspace, recogniser: FakeRecogniser, tmp_path: Path) -> None:
+    archive = tmp_path / "disk" / "piper.zip"
+    settings = options(tmp_path, [CLEAR, LATER_CLEAR], archive=str(archive))
+    with pytest.raises(UserError, match="piper.zip could not be written: No such file"):
+        piper_dataset.run(settings, world, Listener(world.runs / "uncopied"))
+    attempts = Counter(recogniser.attempts)
+    archive.parent.mkdir()
+    assert piper_dataset.run(settings, world, Listener(world.runs / "uncopied"))["clips"] == 2
+    assert recogniser.attempts == attempts
+    assert zipfile.is_zipfile(archive)
+    assert not (world.runs / "uncopied" / "wavs").exists()
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("piper_dataset", PiperDatasetOptions), ("synthesize", SynthesizeOptions)])
+def test_an_archive_that_cannot_be_written_is_refused_before_hours_of_work(
+    world: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, kind: type[Options],
+) -> None:
+    settings = {"voice_model": f"run:{RUN}", "language": "am"} | ({"text": CLEAR} if verb == "synthesize" else {})
+    with pytest.raises(UserError, match="There is no folder"):
+        check_requirements(world, verb, kind.model_validate({**settings, "archive": str(tmp_path / "no" / "a.zip")}))
+    written = kind.model_validate({**settings, "archive": str(tmp_path / "a.zip")})
+    assert check_requirements(world, verb, written) == ()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a test by root can write everywhere
+    with pytest.raises(UserError, match="cannot be written"):
+        check_requirements(world, verb, written)
 
 
 def test_without_a_text_file_the_texts_of_the_dataset_are_spoken(world: Workspace, recogniser: FakeRecogniser) -> None:

@@ -71,3 +71,27 @@ def test_what_a_button_said_goes_when_the_chain_has_ended(states: tuple[JobState
     for status in ("finished", "failed", "stopped"):
         ended = View("start", {}, tuple(replace(state, status=status) for state in states))  # type: ignore[arg-type]
         assert start.notice_while_running(ended)["value"] == ""  # type: ignore[index]
+
+
+def test_each_step_has_an_assessment_and_a_button(states: tuple[JobState, ...]) -> None:
+    results = {
+        "download": {"files": 16, "bytes": 12_000_000},
+        "prepare": {"clips": 300, "minutes": 14.0, "clips_with_findings": 12},
+        "tokenizer": {"tokens_added": 81, "characters": 40, "characters_covered": 39},
+        "extend": {"new_rows": 81, "old_rows": 2454, "old_rows_equal": True},
+        "certify": {"preservation": "unchanged"},
+    }
+    chain = [*reversed(states), JobState(job_chains.create_certify_job(states[0].job))]
+    finished = [replace(state, status="finished", result=results.get(state.verb)) for state in chain]
+    shown = str(start.chain_view(finished, "", None))
+    for assessment in ("16 files, ", "14 min of speech in 300 clips, 12 of them with findings.",
+                       "New tokens: 81. Characters covered: 39 of 40.",
+                       "New embeddings: 81. The 2,454 old ones are unchanged.", "Old languages: unchanged."):
+        assert assessment in shown
+    assert [name for name in ("model", "data", "tokenizer", "embeddings", "train", "share")
+            if f'data-open-tab="{name}"' not in shown] == []
+
+    # Nothing is claimed of what has not ended, or of a result that lacks the number.
+    assert all(start.step_assessment(replace(state, status="running")) == "" for state in finished)
+    assert start.step_assessment(replace(finished[1], result={"folder": "x"})) == ""
+    assert "data-open-tab" not in str(start.chain_view([replace(chain[0], status="waiting")], "", None))

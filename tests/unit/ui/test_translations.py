@@ -42,6 +42,14 @@ def test_browser_is_told_whether_a_speaker_has_read_a_table() -> None:
         assert json.loads(content)["read_by"] == tables()[code].read_by
 
 
+def listed(source: str, folder: Path) -> set[str]:
+    """The texts of a module with this source."""
+    module = folder / "core" / "some.py"
+    module.parent.mkdir()
+    module.write_text(source, encoding="utf-8")
+    return {text.text for text in page_texts.module_texts(module, folder)}
+
+
 def test_texts_of_a_module_are_its_labels_and_sentences(tmp_path: Path) -> None:
     module = tmp_path / "ui" / "some.py"
     module.parent.mkdir()
@@ -52,7 +60,35 @@ def build(name, count):
     raise UserError(f"{name} has {pluralize(count, 'clip')}. Its texts are empty.", "Write some.")
 ''', encoding="utf-8")
     texts = {text.text for text in page_texts.module_texts(module, tmp_path)}
-    assert texts == {"Start over", "{name} has {count}.", "Its texts are empty.", "Write some."}
+    assert texts == {"Start over", "{name} has {count}.", "1 clip", "{n} clips", "Its texts are empty.", "Write some."}
+
+
+@pytest.mark.parametrize(("source", "texts"), [
+    ("say(f\"{count} line{'' if count == 1 else 's'}.\")", {"{count} line.", "{count} lines."}),
+    ("say(f\"{name} {'is' if one else 'are'} old, {'was' if one else 'were'} new.\")",
+     {"{name} is old, was new.", "{name} are old, were new."}),
+    ("say(f\"{count} clip{'s' * (count != 1)}{', and more' if more else ''} here.\")",
+     {"{count} clip{value} here.", "{count} clips{value} here.", ", and more"}),
+    ("say(f\"It has {pluralize(len(clips), 'clip')}.\")", {"It has {clips}.", "1 clip", "{n} clips"})])
+def test_choice_of_two_words_makes_two_texts(source: str, texts: set[str], tmp_path: Path) -> None:
+    assert listed(source, tmp_path) == texts
+
+
+@pytest.mark.parametrize("source", [
+    'NATIVE_NAMES = {"ha": ("Harshen Hausa",)}', 'SENTENCES: dict = {"de": "Wir gehen morgen nach Hause."}',
+    'Counter("name", "Seconds of speech.")', 'say("python -m scripts.train --init-from run:x")',
+    'say("sudo apt-get install -y ffmpeg")', 'say("book.epub --voice-model run:first")',
+    'say("rows WHERE kind = ?")', 'say("audio/ogg; codecs=opus")', 'say(f"torch {version}, torchaudio {other}")',
+    'say("Multilingual LibriSpeech")', 'say("| language | value |")'])
+def test_what_nobody_translates_is_no_text(source: str, tmp_path: Path) -> None:
+    assert listed(source, tmp_path) == set()
+
+
+@pytest.mark.parametrize("text", [
+    "Install torch, then do this again.", "Train it: python -m scripts.recogniser.", "A sentence that names sudo.",
+    "The source is a table of Common Voice.", "fold: it is not one of these"])
+def test_sentence_with_a_name_or_a_command_is_a_text(text: str, tmp_path: Path) -> None:
+    assert listed(f"say({text!r})", tmp_path) == set(page_texts.sentences(text))
 
 
 @pytest.mark.parametrize(("text", "known"), [

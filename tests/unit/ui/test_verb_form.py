@@ -112,3 +112,11 @@ def test_a_wrong_field_is_named_once_by_its_label(verb: str, options: type[Optio
         form.parse(options, given)
     assert refused.value.message == message
     assert ("1 to 64 letters" in refused.value.hint) == ("cannot be a name" in message)
+
+
+def test_a_reference_is_offered_by_its_title(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path)
+    values = ["", "tiny", "recordings", "export:mine", "run:train-20260101-120000-9d83"]
+    offered = verb_form.titled_choices(workspace, values)
+    assert offered == [("", ""), ("tiny", "tiny"), ("recordings", "recordings"), ("export mine", "export:mine"),
+                       ("run 9d83", "run:train-20260101-120000-9d83")]

@@ -19,6 +19,8 @@ from core import prepare, revise
 from core.dataset import review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.review import ReviewDecision
+from core.jobs.engines import HERE, Engine
+from core.jobs.reporter import Reporter
 from core.submission import requirements
 from core.workspace import Workspace
 from data import manifest
@@ -251,6 +253,24 @@ def test_a_version_that_was_cut_short_goes_on_with_its_features(ready: Workspace
     review.exclude(ready, "d", ["clip4"], "pace")
     with pytest.raises(UserError, match="already is a dataset named 'd-2'"):
         revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())
+
+
+def test_a_version_is_measured_by_the_engine_that_was_chosen(ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = list[str]()
+    measure_dataset = revise.measure_dataset
+
+    def record(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, engine: Engine = HERE) -> None:
+        engines.append(engine.name)
+        measure_dataset(dataset, workspace, reporter, engine)
+
+    monkeypatch.setattr(revise, "measure_dataset", record)
+    review.exclude(ready, "d", ["clip3"], "pace")
+    options = ReviseOptions(dataset="d", save_as="d-2", engine="processes", workers=1)
+    assert revise.run(options, ready, Recorder())["clips"] == 11
+    # A resume indexes the clips by another way.
+    monkeypatch.setattr(revise.ClipIndex, "exists", lambda *_: False)
+    assert revise.run(options, ready, Recorder())["clips"] == 11
+    assert engines == ["processes"] * 2
 
 
 def test_a_version_that_was_killed_before_its_clips_were_sorted_goes_on(ready: Workspace,

@@ -27,10 +27,9 @@ from tests.unit.engine_work import (
 )
 
 PROCESSES = Engine("processes", 2)
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the optional package ray is not installed")
 ENGINES = [pytest.param(HERE, id="here"), pytest.param(PROCESSES, id="processes"),
-           pytest.param(Engine("ray", 2), id="ray", marks=pytest.mark.skipif(
-               find_spec("ray") is None, reason="the optional package ray is not installed"))]
-
+           pytest.param(Engine("ray", 2), id="ray", marks=needs_ray)]
 
 
 def batches(count: int, size: int = 1) -> Iterator[list[int]]:
@@ -111,7 +110,54 @@ def test_workers_without_a_number_fill_the_cores_with_their_threads(monkeypatch:
     monkeypatch.setattr(machine, "allowed_cores", lambda: 8)
     for threads, workers in (("1", 8), ("4", 2), ("16", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        assert Engine.from_options(PrepareOptions(engine="processes"), "cpu", Recorder()).workers == workers
+        recorder = Recorder()
+        assert Engine.from_options(PrepareOptions(engine="processes"), "cpu", recorder).workers == workers
+        assert ("With OMP_NUM_THREADS=1 in the environment there is a worker" in recorder.warnings) == (threads != "1")
     recorder = Recorder()
     Engine.from_options(PrepareOptions(engine="processes", workers=3), "cpu", recorder)
     assert "3 workers of 16 threads share 8 cores" in recorder.warnings
+
+
+@pytest.mark.parametrize(("nodes", "workers", "threads", "resources"), [
+    ([{"CPU": 16, "GPU": 2}], 3, 4, (4.0, 0.5)),
+    ([{"CPU": 16, "GPU": 1}], 6, 1, (1.0, 0.1666)),
+    ([{"CPU": 16, "GPU": 8}], 2, 4, (4.0, 1.0)),
+    ([{"CPU": 3}, {"CPU": 3}], 3, 2, (1.5, 0.0)),
+    ([{"CPU": 64}, {"CPU": 4}, {}], 3, 32, (21.3333, 0.0)),
+    ([{"CPU": 64}, {"CPU": 4, "GPU": 2}], 2, 16, (2.0, 1.0)),
+])
+def test_every_worker_of_ray_has_a_place_on_one_node(nodes: list[dict[str, float]], workers: int, threads: int,
+                                                     resources: tuple[float, float]) -> None:
+    assert engines.worker_resources(nodes, workers, threads) == resources
+    # A node without room for a whole worker does not count.
+    cores, gpus = resources
+    places = [min(node.get("CPU", 0) // cores, node.get("GPU", 0) // gpus if gpus else workers) for node in nodes]
+    assert sum(places) >= workers
+
+
+@needs_ray
+def test_a_worker_of_ray_without_a_place_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_RAY_START_S", 3.0)
+    monkeypatch.setattr(engines, "worker_resources", lambda nodes, workers, threads: (1e5, 0.0))
+    with pytest.raises(UserError, match="2 of 2 workers have not started within 3 s"):
+        list(run_batches(load, square, batches(4), Engine("ray", 2), Recorder(), str))
+
+
+@needs_ray
+@pytest.mark.parametrize("name", ["OutOfMemoryError", "NodeDiedError"])
+def test_a_worker_of_ray_that_is_killed_for_memory_is_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray import exceptions
+
+    get, errors = ray.get, [getattr(exceptions, name)("Its node was low on memory.")]
+
+    def fail_once(reference: object) -> object:
+        if errors and get(reference) is not None:
+            raise errors.pop()
+        return get(reference)
+
+    monkeypatch.setattr(ray, "get", fail_once)
+    recorder = Recorder()
+    outcomes = [outcome for _, outcome in run_batches(load, square, batches(4), Engine("ray", 2), recorder, str)]
+    assert outcomes == [[0], [1], [4], [9]]
+    assert "A batch is repeated: its Ray actor died (Its node was low on memory.)." in recorder.warnings

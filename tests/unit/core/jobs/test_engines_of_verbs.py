@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -32,7 +33,7 @@ from config.schema import (
 )
 from core import align, evaluate, prepare, segment, synthesize, transcribe
 from core.dataset.clip_index import MeasureStore
-from core.jobs.events import AudioGenerated, read_events
+from core.jobs.events import AudioGenerated, Progress, read_events
 from core.jobs.job import NO_DEVICE, choose_device
 from core.workspace import Workspace
 from data import manifest
@@ -185,7 +186,12 @@ def test_a_text_is_not_divided(workspace: Workspace) -> None:
         synthesize.run(SynthesizeOptions(text="a", engine="processes"), workspace, Recorder())
 
 
-def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Path) -> None:
+def refuse_source(source: str, *_arguments: object) -> NoReturn:
+    pytest.fail(f"the source {source} is opened again")
+
+
+def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     here = prepared(tmp_path / "here", 70, variants=0)
     workspace = demo_workspace(tmp_path / "there")
 
@@ -197,6 +203,8 @@ def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Pa
     with pytest.raises(UserError, match="'amharic-demo' is not written yet"):
         step("1/2")
     step("import")
+    # Neither the shards nor the merge read the source again: it may be a download.
+    monkeypatch.setattr(prepare.dataset_source, "open_source", refuse_source)
     assert step("2/2")["clips"] == 32  # of batches of 32, 32 and 6 clips
     with pytest.raises(UserError, match=r"1 of 2 shards have no completion list in .*: 1\."):
         step("merge/2")
@@ -235,6 +243,27 @@ def test_shards_of_a_transcription_make_the_same(tmp_path: Path, monkeypatch: py
     assert {name: digest for name, digest in made["there"].items() if name not in extra} == made["here"]
 
 
+def test_a_resumed_shard_counts_the_clips_that_it_repeats_once(tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcribe, "_BATCH_CLIPS", 2)
+    write_long(tmp_path / "in" / "one.wav", 0, 12, 0)
+    workspace = demo_workspace(tmp_path / "there")
+    segment.run(SegmentOptions(source=str(tmp_path / "in"), segments="talks", language="am"), workspace, Recorder())
+    options = TranscribeOptions(segments="talks", recogniser="built-in", device="cpu", shard="1/2")
+    transcribe.run(options, workspace, Recorder())
+
+    # The process ended within the first batch: one of its clips has a transcript.
+    file, = (workspace.segments / "talks/work/transcripts").glob("*.1-of-2.jsonl")
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert len(lines) > 2
+    file.write_text(lines[0], encoding="utf-8")
+    recorder = Recorder()
+    transcribe.run(options, workspace, recorder)
+    counts = [(event.done, event.total) for event in recorder.events
+              if isinstance(event, Progress) and event.unit == "clips"]
+    assert counts == [(done, len(lines)) for done in (*range(2, len(lines), 2), len(lines))]
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "merge", "all/2"])
 def test_what_is_no_shard_is_refused(shard: str) -> None:
     with pytest.raises(UserError, match="is not a shard: give I/N"):
@@ -269,13 +298,15 @@ def test_a_killed_driver_leaves_no_worker_and_its_job_resumes(tmp_path: Path) ->
         time.sleep(0.05)
     workers = subprocess.run(["ps", "-o", "pid=", "--ppid", str(driver.pid)], capture_output=True, text=True,
                              check=True).stdout.split()
+    assert len(workers) >= 2
     driver.kill()
     driver.wait()
+    deadline_s = time.monotonic() + 60
     while any(Path("/proc", number).exists() for number in workers):
+        assert time.monotonic() < deadline_s, "a worker outlives its driver"
         time.sleep(0.1)
 
-    before = len(list(features.glob("*.safetensors")))
-    assert before < 300
+    assert len(list(features.glob("*.safetensors"))) < 300
     subprocess.run([*command[:5], "--resume", "killed"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     dataset = manifest.load(workspace.dataset("amharic-demo"))
     assert contents(dataset.folder) == here["dataset"]

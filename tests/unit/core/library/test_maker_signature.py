@@ -350,6 +350,30 @@ def test_one_name_is_one_key(workspace: Workspace, key: Path, tmp_path: Path) ->
         maker_signature.forget(workspace, "me")
 
 
+def test_comments_in_the_list_of_makers_stay(workspace: Workspace, key: Path, tmp_path: Path) -> None:
+    comments = f"# The studio in Addis.\n\nstudio {public(make_key(tmp_path / 'other')).strip()} of the studio"
+    (workspace.path / SIGNERS).write_text(comments, encoding="utf-8")
+    maker_signature.trust(workspace, "me", public(key))
+    assert [signer.name for signer in maker_signature.read_signers(workspace)] == ["studio", "me"]
+    maker_signature.forget(workspace, "me")
+    assert (workspace.path / SIGNERS).read_text(encoding="utf-8") == f"{comments}\n"
+
+
+def test_a_name_that_was_given_two_keys_by_hand_is_forgotten_whole(workspace: Workspace, key: Path,
+                                                                   tmp_path: Path) -> None:
+    keys = [public(key), public(make_key(tmp_path / "other"))]
+    (workspace.path / SIGNERS).write_text("".join(f"me {text.strip()}\n" for text in keys), encoding="utf-8")
+    maker_signature.forget(workspace, "me")
+    assert maker_signature.read_signers(workspace) == []
+
+
+def test_options_of_openssh_are_refused_by_the_line(signed: Workspace, key: Path) -> None:
+    (signed.path / SIGNERS).write_text(f'# mine\nme namespaces="git" {public(key)}', encoding="utf-8")
+    with pytest.raises(UserError, match=f"{SIGNERS}, line 2") as raised:
+        check(signed)
+    assert "without options" in raised.value.hint
+
+
 def test_a_damaged_list_of_makers_is_named(signed: Workspace) -> None:
     (signed.path / SIGNERS).write_text("me ssh-ed25519 AAAA\n", encoding="utf-8")
     with pytest.raises(UserError, match=f"{SIGNERS}, line 1"):

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from config.errors import UserError
 from config.schema import AlignOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, prepare, segment, transcribe
 from core.dataset import cutting, reference_text
+from core.dataset.cutting import LongRecording, RecordingCutter
 from core.dataset.reference_text import read_reference, spell_sentences, split_words
+from core.jobs.engines import HERE, Engine
 from core.jobs.reporter import StopRequested
 from core.library.segments import TABLE, SegmentClip, Segments
 from core.workspace import Workspace
@@ -25,7 +28,8 @@ from data import manifest
 from data.acoustics import audio
 from data.measures import integrated_loudness
 from data.segmentation import SegmentLimits
-from tests.unit.small_data import Recorder
+from tests.unit.cutting_work import load_failing_finder
+from tests.unit.small_data import Recorder, write_clip
 
 ROOT = Path(__file__).resolve().parents[4]
 RATE = 16000
@@ -329,6 +333,25 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
     assert len(heard) == 4  # it was there already
     with pytest.raises(UserError, match="already are other segments named 'talks'"):
         cut(ready, tmp_path / "in", max_clip_s=10)
+
+
+@pytest.mark.parametrize(("engine", "is_killed", "reason"), [
+    (HERE, False, "The disk is full"), (Engine("processes", 1), True, "killed by signal 9")])
+def test_files_of_a_recording_that_could_not_be_cut_are_deleted(tmp_path: Path, workspace: Workspace, engine: Engine,
+                                                                is_killed: bool, reason: str) -> None:
+    recordings = []
+    for name in ("good", "bad"):
+        path = write_clip(tmp_path / f"{name}.wav", 2.0)
+        recordings.append(LongRecording(path.name, path, name, "", 2.0))
+    recorder = Recorder()
+    cutter = RecordingCutter(workspace, recorder, "talks", "am", "in", "cut", {}, cutting.ClipFormat(0, None, False),
+                             engine=engine)
+    segments = cutter.make(recordings, partial(load_failing_finder, is_killed))
+    assert segments.card.clips == 1
+    assert [path.name for path in (segments.folder / "audio").iterdir()] == ["good.flac"]
+    assert not list((segments.folder / "work").glob("*.wav"))
+    assert "bad.wav is skipped" in recorder.warnings
+    assert reason in recorder.warnings
 
 
 def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import gradio as gr
@@ -16,7 +20,7 @@ from config.schema import SweepOptions, TrainOptions
 from core import sweep, train
 from core.jobs import control
 from core.jobs.events import Evaluated, Event, Finished, Journal, SampleGenerated, Started, Step
-from core.jobs.job import Job
+from core.jobs.job import Job, create_job
 from core.jobs.reporter import JournalReporter
 from core.jobs.state import JobState
 from core.library import learning, sweeps
@@ -30,6 +34,7 @@ from ui import sweeps as page
 from ui.form import Value, build_form
 from ui.live import View
 from ui.markup import NOTHING
+from ui.page import Page
 
 CURVES = ({2: 3.0, 4: 2.0, 6: 1.5}, {2: 3.2, 4: 2.4, 6: 1.7})
 
@@ -43,6 +48,22 @@ def test_a_grid_is_each_combination_and_equal_values_count_once() -> None:
     assert sweeps.check_sweep(chosen) == 4
     assert [sweeps.propose(chosen, [SweepTrial("", {})] * index) for index in range(4)] == [
         {"adapter_lr": rate, "adapter_rank": rank} for rate in (0.001, 0.002) for rank in (4, 8)]
+
+
+def test_a_grid_of_billions_is_not_built_for_a_few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def counted(*values: Sequence[object]) -> Iterator[tuple[object, ...]]:
+        for combination in itertools.product(*values):
+            drawn.append(combination)
+            assert len(drawn) < 10, "combinations that no trial takes are built"
+            yield combination
+
+    monkeypatch.setattr(sweeps, "product", counted)
+    chosen = options(vary="; ".join(f"{name}: 0.001, 0.002, 0.003" for name in ("row_lr", "adapter_lr", "layer_lr")),
+                     trials=3)
+    assert sweeps.check_sweep(chosen) == 3
+    assert sweeps.propose(chosen, [SweepTrial("", {})] * 2)["layer_lr"] == 0.003
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -86,6 +107,19 @@ def test_a_list_in_a_grid_file_is_varied(tmp_path: Path) -> None:
     assert read_grid(str(path)) == {"steps": 80, "vary": "adapter_lr: 1e-3, 2e-3; scope: rows, gated"}
 
 
+@pytest.mark.parametrize(("values", "shown"), [
+    ("adapter_rank_mlp: [null, 8]", "'adapter_rank_mlp' with null"),
+    ("init_from: ['run:a,b', 'run:c']", "'init_from' with 'run:a,b'"),
+    ("init_from: ['', 'run:c']", "'init_from' with ''"),
+    ("replay_datasets: [[one, two], [three]]", r"'replay_datasets' with \['one', 'two'\]"),
+])
+def test_a_value_that_cannot_be_varied_is_refused(tmp_path: Path, values: str, shown: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(values, encoding="utf-8")
+    with pytest.raises(UserError, match=f"plan.yaml varies {shown}; a varied value must be a number"):
+        read_grid(str(path))
+
+
 @pytest.mark.parametrize(("losses", "step"), [
     ({2: 3.0, 4: 2.0, 6: 1.4}, 0),
     ({2: 9.0, 4: 2.1, 6: 1.6}, 0),  # before a third of the steps nothing is decided
@@ -98,7 +132,8 @@ def test_a_trial_above_the_median_is_pruned(losses: dict[int, float], step: int)
     assert sweeps.prune_point(losses, CURVES[:1], 9)[0] == 0
 
 
-def finished(folder: Path, loss: float, errors: tuple[float, ...], report: Learning = Learning.LEARNED) -> JobState:
+def finished(folder: Path, loss: float, errors: Sequence[float | None],
+             report: Learning = Learning.LEARNED) -> JobState:
     folder.mkdir()
     outcome = dataclasses.replace(LearningReport.from_measurements(6, [HEALTHY]), learning=report)
     learning.write_learning(folder, LearningRecord().with_report(outcome))
@@ -121,7 +156,7 @@ def test_outcome_comes_before_cer_and_that_before_the_loss(tmp_path: Path) -> No
     assert [trial.run for trial in sweeps.rank(record, options())] == ["s-1", "s-0", "s-2", "s-3"]
     assert [trial.run for trial in sweeps.rank(record, options(search="learning_rate"))][0] == "s-2"
     best = record.trials[1]
-    assert best.errors == (0.1, 0.2, 0.15)
+    assert list(best.errors.values()) == [0.1, 0.2, 0.15]
     assert best.cer == Estimate.from_values((0.1, 0.2, 0.15))
     assert not sweeps.is_tied(best, record.trials[0])
     words = sweeps.recommend(record, options())
@@ -132,6 +167,16 @@ def test_outcome_comes_before_cer_and_that_before_the_loss(tmp_path: Path) -> No
     assert sweeps.read_sweep(tmp_path) == record
     table = page.ranking_table(record, options())
     assert table.index("seed 1") < table.index("seed 0") < table.index("seed 2")
+
+
+def test_trials_that_lack_different_sentences_are_not_paired(tmp_path: Path) -> None:
+    states = [finished(tmp_path / "a", 1.0, (0.1, 0.2, None)), finished(tmp_path / "b", 2.0, (None, 0.2, 0.9)),
+              finished(tmp_path / "c", 2.0, (0.2, 0.2, None))]
+    first, second, third = [sweeps.measure(SweepTrial(f"s-{index}", {}), state, (), prune=False)
+                            for index, state in enumerate(states)]
+    assert first.cer == Estimate.from_values((0.1, 0.2))
+    assert sweeps.difference(first, second) is None
+    assert sweeps.difference(first, third) == Estimate.from_values((0.1, 0.0))
 
 
 def test_the_best_at_the_edge_and_a_chance_difference_are_said() -> None:
@@ -147,22 +192,40 @@ def test_the_best_at_the_edge_and_a_chance_difference_are_said() -> None:
     assert sweeps.recommend(SweepRecord(3, rising), chosen).startswith("No trial lowered the held-out loss")
 
 
+def optuna_trials(chosen: SweepOptions, losses: Sequence[float]) -> list[SweepTrial]:
+    """The trials of a search whose runs end with `losses`, read again from JSON before each proposal."""
+    trials: list[SweepTrial] = []
+    for loss in losses:
+        changes = json.loads(json.dumps(sweeps.propose(chosen, trials)))
+        trials.append(SweepTrial("", changes, "finished", "", 1, {1: loss}))
+    return trials
+
+
 def test_optuna_proposes_the_same_after_a_resume() -> None:
     pytest.importorskip("optuna", reason="optuna is optional: pip install optuna")
     chosen = options(search="optuna", trials=4,
                      vary="adapter_lr: 0.0001, 0.01; adapter_rank: 4, 16; scope: rows, gated")
     assert sweeps.check_sweep(chosen) == 4
+    trials = optuna_trials(chosen, (0, 1, 2, 3))
+    assert trials == optuna_trials(chosen, (0, 1, 2, 3))
+    assert len({str(trial.changes) for trial in trials}) > 1
+    assert all(0.0001 <= trial.changes["adapter_lr"] <= 0.01 for trial in trials)
 
-    def proposals() -> Iterator[SweepTrial]:
-        trials: list[SweepTrial] = []
-        for index in range(4):
-            trials.append(SweepTrial("", sweeps.propose(chosen, trials), "finished", "", 1, {1: float(index)}))
-            yield trials[-1]
 
-    first = [trial.changes for trial in proposals()]
-    assert first == [trial.changes for trial in proposals()]
-    assert len({str(changes) for changes in first}) > 1
-    assert all(0.0001 <= changes["adapter_lr"] <= 0.01 for changes in first)
+def test_optuna_proposes_values_near_those_with_a_low_loss() -> None:
+    pytest.importorskip("optuna", reason="optuna is optional: pip install optuna")
+    rates = (0.0001, 0.0002, 0.0005, 0.002, 0.005, 0.01)
+
+    def mean_proposal(losses: Sequence[float]) -> float:
+        """The geometric mean of the learning rates proposed with ten seeds."""
+        trials = [SweepTrial("", {"adapter_lr": rate}, "finished", "", 1, {1: loss})
+                  for rate, loss in zip(rates, losses, strict=True)]
+        return statistics.geometric_mean(
+            sweeps.propose(options(search="optuna", vary="adapter_lr: 0.0001, 0.01", seed=seed), trials)["adapter_lr"]
+            for seed in range(10))
+
+    assert mean_proposal((1, 2, 3, 4, 5, math.nan)) < 0.0005
+    assert mean_proposal((math.nan, 5, 4, 3, 2, 1)) > 0.002
 
 
 def test_optuna_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +260,22 @@ def test_the_page_shows_ranking_recommendation_and_all_curves(tmp_path: Path) ->
     assert "row_lr 0.2" in curves
     choices = cast(dict[str, object], page.trial_choices(view))["choices"]
     assert choices == [("the best", ""), ("s-1: row_lr 0.2", "s-1"), ("s-0: row_lr 0.1", "s-0")]
+
+
+def test_without_a_choice_the_newest_sweep_is_trained_further(workspace: Workspace) -> None:
+    chosen = options(vary="row_lr: 0.1, 0.2")
+    job = create_job(workspace, "sweep", chosen, job_id="rates")
+    sweeps.write_sweep(job.directory, SweepRecord(2, (SweepTrial("rates-01", {"row_lr": 0.2}, "finished"),)))
+    started: list[TrainOptions] = []
+    board = SimpleNamespace(states=lambda: (control.read_state(job),))
+
+    def start(verb: str, run_options: TrainOptions) -> None:
+        started.append(run_options)
+
+    small_page = SimpleNamespace(workspace=workspace, live=SimpleNamespace(board=board), start=start,
+                                 started_notice=lambda job: NOTHING)
+    page.train_further(cast(Page, small_page), "", "")
+    assert [(run_options.init_from, run_options.row_lr) for run_options in started] == [("run:rates-01", 0.2)]
 
 
 class Killed(BaseException):
@@ -248,6 +327,14 @@ def swept(world: Workspace, name: str, kills: tuple[int, ...], monkeypatch: pyte
     return record
 
 
+def test_a_job_that_has_the_id_of_a_trial_is_not_taken_for_it(workspace: Workspace) -> None:
+    create_job(workspace, "train", train_options(), job_id="rates-01")
+    folder = workspace.runs / "rates"
+    with pytest.raises(UserError, match="A job named 'rates-01' already exists"):
+        sweep.run(options(), workspace, Listener(folder))
+    assert sweeps.read_sweep(folder) is None
+
+
 def without_names(record: SweepRecord) -> list[SweepTrial]:
     return [dataclasses.replace(trial, run="") for trial in sweeps.rank(record, options())]
 
@@ -260,3 +347,7 @@ def test_a_killed_sweep_ends_with_the_ranking_of_one_that_was_not(tmp_path: Path
     assert without_names(killed) == without_names(whole)
     assert [trial.changes["row_lr"] for trial in sweeps.rank(whole, options())] == [0.3, 0.1, 0.001]
     assert [trial.status for trial in whole.trials] == ["finished", "finished", "pruned"]
+
+    # Without its record it finds its trials again, as the hint about a damaged record promises.
+    (world.runs / "whole" / sweeps.SWEEP).unlink()
+    assert swept(world, "whole", (), monkeypatch) == whole

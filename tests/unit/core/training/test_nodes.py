@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from config.errors import UserError
-from core.training import nodes
+from core.training import distributed, nodes
 from scripts import train
 
 
@@ -72,10 +72,24 @@ def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_rank_that_does_not_join_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "CONTACT_TIMEOUT", timedelta(seconds=1))
-    with pytest.raises(UserError, match="rank 1 did not join"):
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="rank 1 did not join") as caught:
         nodes.check_nodes(dist.HashStore(), 0, 2, tmp_path)
+    assert caught.value.hint.startswith("Start the command on every node")
     with pytest.raises(UserError, match="rank 0 did not begin"):
         nodes.check_nodes(dist.HashStore(), 1, 2, tmp_path)
+
+
+@pytest.mark.parametrize("nodes_of_torchrun", ["", "1"])
+def test_processes_of_one_machine_that_do_not_meet_get_no_hint_about_nodes(
+        monkeypatch: pytest.MonkeyPatch, nodes_of_torchrun: str) -> None:
+    monkeypatch.delenv("GROUP_WORLD_SIZE", raising=False)
+    if nodes_of_torchrun:
+        monkeypatch.setenv("GROUP_WORLD_SIZE", nodes_of_torchrun)
+    monkeypatch.setattr(nodes, "CONTACT_TIMEOUT", timedelta(seconds=1))
+    with pytest.raises(UserError, match="did not meet") as caught:
+        distributed.init_process_group("tcp://127.0.0.1:9", 1, 2)
+    assert "node" not in caught.value.hint
 
 
 def test_only_sockets_to_other_machines_are_watched_and_no_file_is_copied(monkeypatch: pytest.MonkeyPatch,

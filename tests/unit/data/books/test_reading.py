@@ -90,7 +90,9 @@ def test_a_drop_cap_is_a_letter_of_its_word() -> None:
     '<sup><a href="#n1">1</a></sup>', '<a href="#n1"><sup>1</sup></a>', "<sup>1</sup>", "<sup>*</sup>",
     '<a href="n.xhtml#n1">[12]</a>', '<a href="#n1">1</a>', '<a class="fnanchor" href="#n1">[a]</a>', "²",
     '<sup><a href="#n">a</a></sup>', '<span epub:type="pagebreak" title="12">12</span>',
-    '<span class="pagenum">[12]</span>', '<a href="#n1">*</a>', '<a href="#n1">†</a>',
+    '<span class="pagenum">[12]</span>', '<a href="#n1">*</a>', '<a href="#n1">†</a>', "<sup>(a)</sup>", "<sup>#</sup>",
+    '<sup>[<a href="#n1">1</a>]</sup>', '<sup><a href="#n1">1</a>,<a href="#n2">2</a></sup>',
+    '<a href="#n1"><sup>a</sup></a>', " <sup>1</sup>",
 ])
 def test_footnote_numbers_and_page_numbers_are_not_read(mark: str) -> None:
     assert blocks(f"<p>It rained{mark} again.</p>") == [("paragraph", "It rained again.")]
@@ -103,7 +105,12 @@ def test_footnote_numbers_and_page_numbers_are_not_read(mark: str) -> None:
     ("<p>It has 20 m<sup>2</sup>.</p>", "It has 20 m²."), ("<p>About 10<sup>6</sup> of them.</p>",
                                                           "About 10⁶ of them."),
     ("<p>Water is H<sub>2</sub>O.</p>", "Water is H2O."), ("<p>Born in 1914.</p>", "Born in 1914."),
-    ("<p>M<sup>me</sup> Reed</p>", "Mme Reed"),
+    ("<p>M<sup>me</sup> Reed</p>", "Mme Reed"), ("<p>Le XVIII<sup>e</sup> siècle</p>", "Le XVIIIe siècle"),
+    ("<p>D.<sup>a</sup> Ana y S.<sup>r</sup> Paz</p>", "D.a Ana y S.r Paz"),
+    ("<p><a href='#c18'>Le XVIII<sup>e</sup> siècle</a></p>", "Le XVIIIe siècle"),
+    ("<p>cos<sup>2</sup> x + sin<sup>2</sup>(y) = 1</p>", "cos² x + sin²(y) = 1"),
+    ("<p>(a + b)<sup>2</sup> = c</p>", "(a + b)² = c"), ("<p>By the <sup>14</sup>C in it.</p>", "By the ¹⁴C in it."),
+    ("<p>A sin<sup>2</sup> indeed; a cost<sup>2</sup> of it.</p>", "A sin indeed; a cost of it."),
 ])
 def test_numbers_that_belong_to_the_text_stay(body: str, text: str) -> None:
     assert blocks(body) == [("paragraph", text)]
@@ -134,6 +141,19 @@ def test_paragraphs_lists_tables_and_breaks() -> None:
         ("paragraph", "One line."), ("break", ""), ("paragraph", "first"), ("paragraph", "second"),
         ("paragraph", "a, b"), ("paragraph", "Quoted."), ("paragraph", "loose"), ("paragraph", "unclosed"),
         ("paragraph", "next")]
+
+
+@pytest.mark.parametrize("content", [
+    "<head><title>Rain</title><body><p>It rained.", "<!doctype html><head><title>Rain</title><p>It rained.",
+    "<!doctype html><title>Rain</title><p>It rained.", "<html><head><title>Rain</title><div>It rained.</div></html>",
+    "<head><title>Rain</title><meta charset=utf-8><noscript><p>none</p></noscript><style>p {}</style><body>It rained.",
+    "<head><title>Rain</title><center>It rained.</center></body>",
+    "<html><head><title>Rain</title></head><body><svg><title>A drop</title></svg><p>It rained.</p></body></html>",
+])
+def test_tags_that_html_leaves_optional(content: str) -> None:
+    document = read_markup(content, "a page")
+    assert document.title == "Rain"
+    assert document.blocks == (TextBlock("paragraph", "It rained."),)
 
 
 def test_characters_that_are_not_seen_are_left_out() -> None:
@@ -279,6 +299,31 @@ def test_plain_text(tmp_path: Path) -> None:
     assert book.chapters[1].blocks == (
         TextBlock("heading", "Chapter 1. Rain", 1), TextBlock("paragraph", "It rained on the sea."), TextBlock("break"),
         TextBlock("paragraph", "It stopped."))
+
+
+@pytest.mark.parametrize("line", [
+    "Chapter 1", "CHAPTER I.", "chapter iv", "CHAPTER 1. Loomings.", "Chapter 12 Down the Rabbit-Hole",
+    "PART THE FIRST", "Chapter Twenty-One", "Book Two: The Sea", "Part Two — Rain", "Prologue", "EPILOGUE.",
+    "Chapitre premier", "Livre II", "Kapitel drei", "Capítulo 3", "Parte segunda", "Глава первая", "ምዕራፍ አንድ",
+    "ምዕራፍ ፲፪ ጀልባው", "Sura ya kwanza", "Boqonnaa 2",
+])
+def test_a_line_that_names_a_chapter(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "boat.txt"
+    path.write_text(f"The boat.\n\n{line}\n\nIt rained.\n")
+    assert [chapter.title for chapter in read_book(path).chapters] == ["boat", line]
+
+
+@pytest.mark.parametrize("line", [
+    "Part of him believed it.", "Part one of him believed it.", "Book him!", "Book a table", "Part I liked most.",
+    "Part company with him, she said", "Introduction is not the word for it.", "Prologue and epilogue were lost.",
+    "Livre de poche.", "Parte di me lo sapeva.", "Teil des Plans war es.", "Chapter 2 was the longest of all.",
+    "Partie hier.", "Deel van het plan.", "Part ways", "Buch und Stift.", "Parte vi da terra.", "Часть его верила.",
+])
+def test_prose_is_no_chapter_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "boat.txt"
+    path.write_text(f"The boat.\n\n{line}\n\nIt rained.\n")
+    assert texts(read_book(path)) == ["The boat.", line, "It rained."]
+    assert len(read_book(path).chapters) == 1
 
 
 def test_plain_text_without_empty_lines_has_a_paragraph_a_line(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Sentences are recorded with the microphone of a browser, kept over a reload, and made a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import soundfile
+from playwright.sync_api import Page, expect, sync_playwright
+
+from core.jobs import control
+from core.jobs.state import JobBoard
+from core.sources import prompt_lists
+from core.workspace import Workspace
+from tests.browser.conftest import FLAGS, NARROW, PATIENCE_MS, Take, chromium, fill_opened, wait_until
+from tests.serving import ROOT, served
+
+pytestmark = pytest.mark.browser
+TEXTS = ("ፋሲካ ፈለገ ፓስታ ትወስዳለች", "ቁልፉ በዩኒቨርሲቲ ነው", "ዘፋኟ መጥፎ ውሻ አጸዳች")
+TAKE_S = 2500  # milliseconds
+
+
+def spoken(path: Path) -> Path:
+    """Clips of the demo as the WAV file that the browser's microphone plays, over and over."""
+    sounds = [soundfile.read(ROOT / "data/demo/am/clips" / f"train-{number:03}.ogg", dtype="int16")
+              for number in range(3)]
+    with soundfile.SoundFile(path, "w", sounds[0][1], 1) as file:
+        for samples, _ in sounds:
+            file.write(samples)
+    return path
+
+
+def record(page: Page) -> None:
+    """Record for a while, by keys alone."""
+    page.keyboard.press("r")
+    page.locator("#recording-microphone .stop-button").wait_for()
+    page.wait_for_timeout(TAKE_S)
+    page.keyboard.press("r")
+
+
+def test_sentences_are_recorded_by_keys_kept_and_imported(tmp_path: Path, take: Take) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    (workspace.models / "tiny").symlink_to(ROOT / "models" / "tiny" / "pack")
+    faults: list[str] = []
+    flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
+             f"--use-file-for-fake-audio-capture={spoken(tmp_path / 'voice.wav')}"]
+    with served(workspace.path) as app, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=[*FLAGS, *flags], timeout=PATIENCE_MS)
+        page = browser.new_page(viewport={"width": NARROW[0], "height": NARROW[1]})
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        try:
+            page.goto(f"{app.url}?tab=data")
+            page.locator("#recording > button").click()
+            fill_opened(page.locator("#recording-text textarea"), "\n".join(TEXTS))
+            page.locator("#recording-language input").fill("am")
+            page.locator("#recording-language input").press("Tab")
+            page.locator("#recording-name input, #recording-name textarea").first.fill("my-voice")
+            page.locator("#recording-create").click()
+
+            # The voice is recorded as it is, without what a browser does for calls.
+            settings = page.evaluate("""async () => (await navigator.mediaDevices.getUserMedia({audio: true}))
+                .getAudioTracks()[0].getSettings()""")
+            changes = {name: settings[name] for name in ("noiseSuppression", "echoCancellation", "autoGainControl")}
+            assert not any(changes.values()), changes
+
+            # A recording is judged and stored when it is stopped.
+            card = page.locator("#recording-card .prompt")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[0])
+            card.focus()
+            record(page)
+            expect(card.locator("[data-take]")).to_contain_text("Your recording, ")
+            folder = prompt_lists.folder_of(workspace, "my-voice")
+            assert prompt_lists.load(folder).recorded == {0}
+            page.keyboard.press("p")
+            wait_until(lambda: bool(card.locator("audio").evaluate("sound => sound.currentTime > 0")), page)
+            page.keyboard.press("n")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[1])
+            page.keyboard.press("s")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+
+            # After a reload the list goes on with the first sentence that is open.
+            page.reload()
+            page.locator("#recording > button").click()
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+            expect(card).to_contain_text("1 recorded, 1 skipped")
+            card.focus()
+            page.keyboard.press("b")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[1])
+            page.keyboard.press("n")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+
+            # To go on while the voice is recorded only ends the recording.
+            page.keyboard.press("r")
+            page.locator("#recording-microphone .stop-button").wait_for()
+            page.wait_for_timeout(TAKE_S)
+            page.locator("#recording-next").click()
+            expect(card.locator("[data-take]")).to_be_visible()
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+            assert prompt_lists.load(folder).included == [0, 2]
+            take(page, "recording-390")
+
+            page.locator("#recording-make").click()
+            expect(page.locator("#recording-notice")).to_contain_text("has started")
+            wait_until(lambda: "my-voice" in workspace.list_datasets(), page)
+            assert faults == []
+        finally:
+            browser.close()
+            for state in JobBoard(workspace).queue():
+                control.force_stop(state.job)
