@@ -34,7 +34,7 @@ def build(page: Page, subject: gr.Dropdown, chosen: Callable[[View], str]) -> No
     upload = gr.File(file_count="single", type="filepath", height=100, elem_id="signature-upload",
                      label="Signature (signed.sha256.sig or signed.sha256.minisig)")
     add = gr.Button("Add signature", size="md", elem_id="signature-add", scale=0, min_width=160)
-    signature = gr.State("")  # as it was uploaded, a text in both formats
+    signature = gr.State("")  # The uploaded signature, a text in both formats.
     notice = gr.HTML(elem_classes="notices")
     page.live.panel(about, lambda view: section(page.workspace, chosen(view)), TAB)
     page.on(upload.upload, _read, [upload], [notice, signature, upload], files=True)

@@ -243,8 +243,12 @@ def _held_out(folder: Path) -> list[dict[str, str]]:
     """The rows of `held_out.jsonl`, a file that others may have made."""
     path = folder / "held_out.jsonl"
     with foreign.reading(path, "Download the model again, or copy the export again."):
-        rows = [foreign.loads(line) for line in foreign.read_bytes(path).decode("utf-8").split("\n") if line.strip()]
-        return [{name: str(row[name]) for name in ("language", "text", "audio", "split")} for row in rows]
+        rows: list[dict[str, str]] = []
+        for line in foreign.read_bytes(path).decode("utf-8").split("\n"):
+            if line.strip():
+                row = foreign.loads(line)
+                rows.append({name: str(row[name]) for name in ("language", "text", "audio", "split")})
+        return rows
 
 
 def _codec(folder: Path, device: torch.device) -> Codec:
