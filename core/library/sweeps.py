@@ -33,7 +33,8 @@ SWEEP = "sweep.json"  # file in the folder of a sweep
 TrialStatus = Literal["waiting", "running", "finished", "pruned", "stopped", "failed"]
 _MAX_TRIALS = 200
 _OPTUNA_TRIALS = 10
-_OPTUNA_STARTUP = 3  # One of so many trials is random, before TPE has results to learn from.
+# One of so many trials is random, before TPE has results to learn from.
+_OPTUNA_STARTUP = 3
 _FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # Each learning rate is tried times these.
 _SHARE = 10  # a trial of the learning-rate search takes the steps divided by this
 _MIN_STEPS = 20  # A trial of the search has at least these.
@@ -54,7 +55,7 @@ class SweepTrial:
     status: TrialStatus = "waiting"
     message: str = ""  # why it failed or was pruned
     step: int = 0  # its best checkpoint; of a pruned trial the validation that decided
-    losses: dict[int, float] = field(default_factory=dict)  # By step, up to the pruning.
+    losses: dict[int, float] = field(default_factory=dict)  # speech losses of validation by step
     change: Estimate | None = None  # The change of the loss since step 0, paired by clip.
     learning: Learning = Learning.NOT_MEASURED
     outcome: str = ""
