@@ -290,7 +290,7 @@ def _step_button(state: JobState) -> Html:
     if state.status in ("waiting", "skipped") or tab not in dict(TABS):
         return NOTHING
     return div("controls", element("button", f"Open {dict(TABS)[tab]}", type="button", class_="small-button",
-                                   data_open_tab=tab))
+                                   data_open_tab=tab, data_label=dict(TABS)[tab]))
 
 
 def _training(states: Sequence[JobState]) -> JobState | None:

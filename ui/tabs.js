@@ -51,8 +51,13 @@
   /* A button of a step on Start opens the tab of the step, and the focus goes there. */
   document.addEventListener("click", (event) => {
     const button = event.target.closest && event.target.closest("[data-open-tab]");
-    const tab = button && document.getElementById(`tab-${button.dataset.openTab}-button`);
-    if (!tab) return;
+    if (!button) return;
+    // On a narrow page the tab is in the menu of further tabs, whose buttons have a label only.
+    const {openTab: name, label} = button.dataset;
+    const further = [...document.querySelectorAll("#tabs > .tab-wrapper .overflow-dropdown button")];
+    const tab = document.getElementById(`tab-${name}-button`)
+      || further.find((one) => [label, window.lisanText(label)].includes(one.textContent.trim()));
+    if (!tab) { window.location.search = `?tab=${name}`; return; }
     tab.click();
     window.lisanRememberTab();
     setTimeout(() => tab.offsetParent && tab.focus(), 100);
