@@ -230,13 +230,19 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
 def _means(page: Page, state: JobState) -> Html:
     """A line for each language of the clips: the mean errors on the certificate of the model that speaks."""
     reference = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
-    name, _, step = reference.partition("@")
+    name = reference.partition("@")[0]
     # Errors are those of the certificate, over all held-out sentences.
     path = records.certificate_path(page.workspace, name)
     if not name.startswith(("run:", "export:")) or not path.is_file():
         return NOTHING
     proof = certificate.read(path)
-    if step and step != str(proof.step):  # the certificate is for another checkpoint
+    try:
+        step = resolve(page.workspace, reference).step
+    except UserError:
+        # The checkpoint was deleted.
+        return NOTHING
+    # The certificate may be of another checkpoint: another one was named, or chosen since.
+    if step not in (None, proof.step):
         return NOTHING
     codes = dict.fromkeys([code for code, _ in comparison_views.texts_of(state)] + [clip.language for clip in
                                                                                     state.audio])

@@ -16,6 +16,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -25,7 +27,9 @@ from config import confinement
 from config.errors import UserError
 from config.schema import CertifyOptions, PackOptions, PushOptions, ServeOptions, UnpackOptions
 from core import certify, export, pack, push, unpack
+from core.jobs.checkpoint_names import set_choice
 from core.jobs.events import CheckpointSaved, append_event
+from core.jobs.state import JobState
 from core.library import catalog, certificate, records, verification, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck, CertifiedFile
 from core.library.records import EXPORT_RECORD
@@ -41,7 +45,9 @@ from tests.trained import RUN
 from tests.unit.serving_world import serving
 from tests.worlds import Listener, export_options
 from ui import certificate as tab
+from ui import listen
 from ui import records as records_of_page
+from ui.page import Page
 
 KINDS = ("run", "export")
 WEIGHTS = ("t3.safetensors", "t3-merged.safetensors", "codec.safetensors", "vocoder.safetensors",
@@ -921,6 +927,23 @@ def test_files_that_change_while_they_are_certified_are_not_signed(attacked: Wor
     monkeypatch.setattr(certification, "compute_certificate", slowly)
     with pytest.raises(UserError, match="changed while its certificate was computed"):
         certified(attacked, f"run:{RUN}", again=True)
+
+
+@pytest.mark.parametrize(("reference", "shown"), [
+    (f"run:{RUN}", True), (f"run:{RUN}@8", True), (f"run:{RUN}@16", False),
+    (f"run:{RUN}@gone", False)])
+@pytest.mark.parametrize("chosen", [False, True])
+def test_listen_shows_no_error_rates_of_another_checkpoint(attacked: Workspace, reference: str, shown: bool,
+                                                           chosen: bool) -> None:
+    checkpoints = run_of(attacked) / "checkpoints"
+    shutil.copytree(checkpoints / "step-000008", checkpoints / "step-000016")
+    if chosen:
+        set_choice(run_of(attacked), "16")
+    page = cast(Page, SimpleNamespace(workspace=attacked))
+    settings = {"finetuned": reference, "texts": [["en", "the cat"]]}
+    state = cast(JobState, SimpleNamespace(verb="compare", job=SimpleNamespace(settings=settings), audio=()))
+    is_shown = shown and not (chosen and reference == f"run:{RUN}")
+    assert ("English" in str(listen._means(page, state))) == is_shown
 
 
 def test_speech_of_other_files_warns(attacked: Workspace) -> None:
