@@ -342,7 +342,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", ["State", "Textbox", "Dropdown", "Radio", "Checkbox", "Number", "Audio", "File",
-                                  "CheckboxGroup"])
+                                  "UploadButton", "CheckboxGroup"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_widget_takes_only_the_type_that_it_sends(page: ServedPage, kind: str, wrong: str) -> None:
     number, place = next((number, place) for number, function in page.blocks.fns.items() if function.fn is not None
@@ -378,7 +378,7 @@ def test_a_file_that_was_deleted_meanwhile_is_asked_for_again(page: ServedPage, 
 
 
 def _value(widget: object, given: object) -> object:
-    if isinstance(widget, components.State | components.File | components.Audio):
+    if isinstance(widget, components.State | components.File | components.Audio | components.UploadButton):
         return None
     if isinstance(widget, components.Checkbox):
         return True
