@@ -26,6 +26,7 @@ from core.sources.source_assessment import SourceAssessment
 from core.text import text_rules
 from core.workspace import Workspace
 from ui import job_views, media
+from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span
 from ui.page import Page
@@ -173,7 +174,8 @@ def start_reproduction(page: Page, model: str, source: str = "", language: str =
     state = newest_reproduction(view, model, source, dataset)
     if state is not None and (state.alive or state.status == "finished"):
         return
-    page.start("resynthesize", ResynthesizeOptions(source=source, dataset=dataset, language=language, model=model))
+    page.start("resynthesize", parse(ResynthesizeOptions, {"source": source, "dataset": dataset, "language": language,
+                                                           "model": model}))
 
 
 def reproduction_view(state: JobState | None) -> Html:
