@@ -12,7 +12,7 @@ from core.jobs import control
 from core.jobs.state import JobBoard
 from core.sources import prompt_lists
 from core.workspace import Workspace
-from tests.browser.conftest import FLAGS, NARROW, PATIENCE_MS, Take, chromium, fill_opened, wait_until
+from tests.browser.conftest import FLAGS, NARROW, PATIENCE_MS, Take, chromium, wait_until
 from tests.serving import ROOT, served
 
 pytestmark = pytest.mark.browser
@@ -52,7 +52,12 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(tmp_path: Path, take: 
         try:
             page.goto(f"{app.url}?tab=data")
             page.locator("#recording > button").click()
-            fill_opened(page.locator("#recording-text textarea"), "\n".join(TEXTS))
+            sentences = tmp_path / "sentences.txt"
+            sentences.write_text("\n".join(TEXTS), encoding="utf-8")
+            with page.expect_file_chooser() as chooser:
+                page.locator("#recording-upload").click()
+            chooser.value.set_files(sentences)
+            expect(page.locator("#recording-text textarea")).to_have_value("\n".join(TEXTS))
             page.locator("#recording-language input").fill("am")
             page.locator("#recording-language input").press("Tab")
             page.locator("#recording-name input, #recording-name textarea").first.fill("my-voice")
