@@ -805,7 +805,7 @@ class ServeOptions(Options):
     max_characters: int = Field(20_000, ge=1, le=10_000_000, title="Longest text", description="Characters of a request.")
     max_requests: int = Field(64, ge=1, le=10_000, title="Most requests", description="Requests that are computed or wait; more are answered with status 429.")
     max_seconds: int = Field(600, ge=1, le=86_400, title="Longest request (s)", description="After this time a request is ended.")
-    accept_outcome: bool = Field(False, title="Serve in spite of the outcome", description="Serve a model whose preservation checks failed, or that learned nothing.")
+    accept_outcome: bool = Field(False, title="Serve in spite of the outcome", description="Serve a model whose preservation checks failed, whose files are not those of its certificate, or that learned nothing.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model, as for `synthesize`.")
     unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")

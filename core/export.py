@@ -168,7 +168,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         gc.collect()
 
         # The codec must be the base's own, because the training could not change it.
-        codec_check = certification.export_codec_check(workspace.model(record.origin.model), aside, again.family)
+        codec_check = certification.export_codec_check(workspace.model(record.origin.model), aside, again.family,
+                                                       again.adapters is not None)
         if codec_check.result == "failed":
             raise UserError(f"The codec or vocoder of the export is not the base's: {codec_check.actual}.",
                             "Download the base model again, then export again.")

@@ -60,7 +60,7 @@ class SpokenSentence:
     duration_s: float = 0.0
     attempts: int = 0
     reason: str = ""
-    settings_hash: str = ""  # SHA-256 of model, voice and settings
+    settings_hash: str = ""  # the first 24 digits of the SHA-256 of model, voice and settings
 
     @property
     def id(self) -> str:

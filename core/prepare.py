@@ -267,7 +267,8 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace, 
         # The source of a reviewed dataset gives other clips than it has.
         is_reviewed = existing.card.reviewed and not options.add_to
         # The shards and their merge share what `--shard import` wrote.
-        is_imported = Shard.parse(options.shard) is not None and set(existing.card.languages) <= readings.keys()
+        is_imported = Shard.parse(options.shard) is not None and set(existing.card.languages) <= readings.keys() and (
+            existing.card.split == _split_rule(options))
         if options.source == AS_IS or (is_same_source and (is_reviewed or is_imported)):
             _check_audio(existing)
             report = json.loads((target / REPORT_FILE).read_text("utf-8"))
@@ -290,6 +291,11 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace, 
             clips.add(clip)
         dataset, state = _write(options, target, old, clips, rows, report, reporter)
     return dataset, state, report
+
+
+def _split_rule(options: PrepareOptions) -> str:
+    rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
+    return f"{rule}, test {options.test:g}" if options.test else rule
 
 
 def _source_name(options: PrepareOptions, old: MergeTarget | None) -> str:
@@ -470,8 +476,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     source = _source_name(options, old)
     licences = (old_card.licence if old_card else "", options.licence.strip())
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
-    rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
-    rule += f", test {options.test:g}" if options.test else ""
+    rule = _split_rule(options)
 
     def all_clips() -> Iterator[ManifestClip]:
         return chain(old.dataset.clips if old else (), clips)

@@ -11,6 +11,7 @@ import importlib.util
 import math
 import shlex
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, product
@@ -315,8 +316,14 @@ def _measure_finished(trial: SweepTrial, state: JobState) -> SweepTrial:
     # A resume that repeats an evaluation emits its samples again.
     samples: dict[str, SampleGenerated] = {sample.path: sample for sample in state.samples
                                            if sample.step == step and sample.language in languages}
-    errors = {f"{sample.language}: {sample.text}": sample.error for _, sample in sorted(samples.items())
-              if sample.error is not None}
+    # Speakers may read the same text, so that a repeated one has its number.
+    errors: dict[str, float] = {}
+    counts: Counter[str] = Counter()
+    for _, sample in sorted(samples.items()):
+        sentence = f"{sample.language}: {sample.text}"
+        counts[sentence] += 1
+        if sample.error is not None:
+            errors[sentence if counts[sentence] == 1 else f"{sentence} ({counts[sentence]})"] = sample.error
     return replace(trial, status="finished", step=step, message="", errors=errors, learning=report.learning,
                    outcome=learning.describe_report(report), change=changes[0] if len(changes) == 1 else None)
 

@@ -426,7 +426,7 @@ class HashCache:
     def _read(self, path: Path) -> str:
         began = time.time()
         with open(path, "rb") as file:
-            # A store through a memory map changes the times only while its page is clean, which this makes it.
+            # Linux changes the times of a file when its mapped memory is written for the first time after a sync.
             with suppress(OSError):
                 os.fsync(file.fileno())
             status_before = os.fstat(file.fileno())

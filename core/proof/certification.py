@@ -192,7 +192,7 @@ def load_export_inputs(workspace: Workspace, folder: Path, device: torch.device,
                               recogniser=export.recogniser, recogniser_language=export.recogniser_language,
                               text_library=export.text_library)
     inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
-    codec_check = export_codec_check(base.base_folder, folder, base.family)
+    codec_check = export_codec_check(base.base_folder, folder, base.family, finetuned.adapters is not None)
     faults = _export_settings_faults(workspace, base, finetuned, export)
     if faults and codec_check.result == "passed":
         codec_check = replace(codec_check, result="failed", actual=f"not as in the base: {', '.join(faults[:3])}")
@@ -245,10 +245,13 @@ def merged_check(model: TTSModel, folder: Path) -> CertificateCheck:
     differing = [name for name, value in tensors.items() if name not in merged or merged[name].shape != value.shape
                  or not (merged[name] - value).abs().max() <= _MERGED_BOUND * value.abs().max()]
     differing += [name for name in merged if name not in tensors]
-    differing += [name for name, value in network_settings(model).items()
-                  if network_settings(merged_model)[name] != value]
+    merged_settings = network_settings(merged_model)
+    differing_settings = [name for name, value in network_settings(model).items() if merged_settings[name] != value]
+
     actual = f"{len(differing)} of {len(tensors)} tensors differ" if differing else f"all {len(tensors)} tensors"
-    return CertificateCheck("merged_reloads", _passed(not differing), expected, actual, text)
+    if differing_settings:
+        actual += f"; other settings: {', '.join(differing_settings)}"
+    return CertificateCheck("merged_reloads", _passed(not differing and not differing_settings), expected, actual, text)
 
 
 # The bound relative to a tensor's largest value: another machine rounds products otherwise.
@@ -430,27 +433,29 @@ def base_codec_check(folder: Path) -> CertificateCheck:
                             _CODEC_TEXT)
 
 
-def export_codec_check(base: Path, export: Path, family: Family) -> CertificateCheck:
+def export_codec_check(base: Path, export: Path, family: Family, has_merged: bool = False) -> CertificateCheck:
     """Whether the files of weights and sound in an `export` are files of the `base`, but those of the training.
 
     A family may give a file another path in an export, so that the content decides; a file whose path the base has too
-    must be the very same. None that speech needs may be missing: neither codec, vocoder nor a voice.
+    must be the very same. None that speech needs may be missing: neither codec, vocoder nor a voice. `has_merged`: a
+    file with merged adapters lies beside the language model, which has a check of its own.
     """
 
     base_check = base_codec_check(base)
     language_model = family.language_model_file(export).relative_to(export).as_posix()
     base_hashes, hashes = _hash_codec_files(base), _hash_codec_files(export)
-    # The file with merged adapters lies beside the language model, and has a check of its own.
     copied = {name: digest for name, digest in hashes.items()
-              if name != language_model and not ("merged" in name and "/" not in name)
+              if name != language_model and not (has_merged and "merged" in name and "/" not in name)
               and not name.startswith(_OWN_FILES)}
     known_hashes = set(base_hashes.values())
     # The settings of the merged file are those of the base too.
-    settings = {name: name.replace("-merged", "") for name in (
-        path.relative_to(export).as_posix() for path in sorted(export.rglob("*")) if path.suffix in _SETTINGS_SUFFIXES)}
-    faults = [f"{name} differs" for name, base_name in settings.items()
-              if (base / base_name).is_file() and name != catalog.SUMS
-              and not _same_settings(base / base_name, export / name)]
+    faults = []
+    for path in sorted(export.rglob("*")):
+        name = path.relative_to(export).as_posix()
+        base_path = base / name.replace("-merged", "")
+        is_of_base = path.suffix in _SETTINGS_SUFFIXES and name != catalog.SUMS and base_path.is_file()
+        if is_of_base and not _same_settings(base_path, path):
+            faults.append(f"{name} differs")
     faults += [f"{name} differs" for name, digest in copied.items()
                if base_hashes.get(name, digest) != digest or digest not in known_hashes]
     faults = faults or _missing_parts(base, export, family)
@@ -471,7 +476,7 @@ def _missing_parts(base: Path, export: Path, family: Family) -> list[str]:
     try:
         # Each family looks for codec and voice encoder too when it loads its vocoder.
         family.load_vocoder(export, torch.device("cpu"))
-        base_voices, voices = (list(family.load_voices(folder)) for folder in (base, export))
+        base_voices, voices = list(family.load_voices(base)), list(family.load_voices(export))
     except UserError as error:
         return [error.message.rstrip(".")]
     missing = [f"the voice {name} is missing" for name in base_voices if name not in voices]
@@ -524,9 +529,12 @@ def _export_settings_faults(workspace: Workspace, base: TTSModel, exported: TTSM
 
     # Longer texts than these are spoken in parts. Another text library counts other sentences.
     if not exported.text_library_note():
+        # Of languages that the base learned from a dataset, only who has that dataset knows the length.
         lengths = evaluation.longest_texts(workspace, base)
-        faults += [f"the longest text of {language} has {record.longest_texts.get(language)} ids, not {length}"
-                   for language, length in lengths.items() if record.longest_texts.get(language) != length]
+        for language in base.front_end.base_languages:
+            length, length_in_export = lengths.get(language), record.longest_texts.get(language)
+            if length_in_export != length:
+                faults.append(f"the longest text of {language} has {length_in_export} ids, not {length}")
     return faults
 
 

@@ -146,7 +146,7 @@ class ServedModels:
                                          self._options.unknown)
         key = (reference, path, sound.model_dump_json())
         current = self._synthesizers.pop(key, None)
-        # The synthesizer that is known has the voice's prepared keys and values.
+        # The current synthesizer has the voice's prepared keys and values.
         if current is None or current.synthesizer.model is not loaded.synthesizer.model or (
                 current.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
             current = loaded
@@ -200,7 +200,7 @@ class ServedModels:
 def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
     """`UserError` for a model of other files than its certificate's, with failed checks, or that learned nothing.
 
-    None if that is `accepted`.
+    Nothing is raised if `accepted`.
     """
     if accepted or model.kind == "base":
         return

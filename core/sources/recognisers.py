@@ -193,6 +193,7 @@ def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter,
 
 
 _CONTENTS = ("vocab", "merges")  # arguments of a tokenizer
+_FILES = ("vocab_file", "merges_file", "spm_file", "normalizer_file")
 _TOKEN_NAME = re.compile(r"_tokens?$")  # such as `pad_token` and `additional_special_tokens`
 
 
@@ -209,6 +210,8 @@ def check_named_files(folder: Path) -> None:
             values = json.loads(foreign.read_bytes(path))
             named = values.get("fast_tokenizer_files", ()) if path.name == "tokenizer_config.json" else (
                 values["weight_map"].values())
+            # Of some tokenizers, transformers opens these files where the settings say.
+            named = [*named, *(values[name] for name in _FILES if values.get(name) is not None)]
             outside = [name for name in named if name in ("", "..") or PurePosixPath(str(name)).name != name]
             # As text, an argument with the content of a vocabulary is the path of its file.
             outside += [values[name] for name in _CONTENTS if isinstance(values.get(name), str)]

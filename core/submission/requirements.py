@@ -134,7 +134,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             if not options.text.strip() and not options.file:
                 raise UserError("There is no text to synthesize.", "Give one: --text TEXT, or --file FILE.")
             if options.text.strip() and options.file:
-                raise UserError("A text and a text file are given, and one of them is wanted.", "Leave one out.")
+                raise UserError("Give a text or a text file, not both.", "Leave one out.")
             _check_new_archive(options.archive)
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
         case BookOptions():

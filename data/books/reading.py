@@ -59,7 +59,7 @@ _NUMBER_WORD = f"(?:{'|'.join(_NUMBER_WORDS.split())})"
 _NUMBER = rf"\d{{1,4}}|[፩-፼]{{1,6}}|{_ROMAN_NUMBER}|(?:the |ya )?{_NUMBER_WORD}(?:[ -]{_NUMBER_WORD})?"
 _CHAPTER_LINE = re.compile(
     rf"(?:(?:{'|'.join(_DIVISIONS.split())}) (?P<number>{_NUMBER})|{'|'.join(_SECTIONS.split())})"
-    r"(?!\w)(?P<mark>[.:)፡።—–]*)(?P<title>.{0,70})", re.IGNORECASE)
+    r"(?!\w)(?P<mark>(?:\s*[.:)፡።—–-])*)(?P<title>.{0,70})", re.IGNORECASE)
 _FOOTNOTE_TEXT = re.compile(r"^\[\^[^\]\n]{1,60}\]:.*(?:\n(?:[ \t]{2,}.*|[ \t]*(?=\n[ \t]{2,})))*", re.MULTILINE)
 _FOOTNOTE_MARK = re.compile(r"\[\^[^\]\n]{1,60}\]")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)

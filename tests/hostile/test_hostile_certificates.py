@@ -34,10 +34,12 @@ from core.library import catalog, certificate, records, verification, workspace_
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck, CertifiedFile
 from core.library.records import EXPORT_RECORD
 from core.library.verification import Outcome
+from core.proof import certification
 from core.serving.served_models import ServedModels
 from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import hash_file
+from models.registry import family
 from scripts import certify as script
 from tests.hostile import certified_world as world
 from tests.hostile.certified_world import EXPORT, copied, export_of, outcome, relist, rewrite, run_of, seal, verify
@@ -824,6 +826,12 @@ def test_what_changes_the_old_languages_without_a_tensor_fails_when_it_is_comput
     result = certified(attacked, f"export:{EXPORT}", again=True)
     assert str(result["certificate"]).startswith("failed")
     assert_not_green(attacked, "export", Outcome.FAILED)
+
+
+def test_a_merged_file_of_an_export_without_adapters_is_no_file_of_the_base(attacked: Workspace) -> None:
+    results = [certification.export_codec_check(attacked.model("tiny"), export_of(attacked), family("tiny"),
+                                                has_merged).result for has_merged in (True, False)]
+    assert results == ["passed", "failed"]
 
 
 @pytest.mark.parametrize("name", ["a changed base row", "a changed base tensor"])

@@ -60,6 +60,7 @@ def test_the_special_tokens_of_a_recogniser_name_no_file(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("values", [{"vocab": "/secret/vocab.json"}, {"merges": "merges.txt"},
+                                    {"tokenizer_class": "XGLMTokenizer", "vocab_file": "/secret/secret.model"},
                                     {"init_inputs": ["/secret/vocab.json"]}])
 def test_the_settings_of_a_tokenizer_name_no_vocabulary(tmp_path: Path, values: dict[str, object]) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "WhisperTokenizer", **values}))

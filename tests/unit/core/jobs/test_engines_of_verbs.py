@@ -206,6 +206,8 @@ def test_shards_of_a_preparation_make_the_same_and_a_gap_is_refused(tmp_path: Pa
     # Neither the shards nor the merge read the source again: it may be a download.
     monkeypatch.setattr(prepare.dataset_source, "open_source", refuse_source)
     assert step("2/2")["clips"] == 32  # of batches of 32, 32 and 6 clips
+    with pytest.raises(pytest.fail.Exception, match="opened again"):
+        prepare.run(PrepareOptions(max_clips=70, device="cpu", shard="2/2", held_out=0.3), workspace, Recorder())
     with pytest.raises(UserError, match=r"1 of 2 shards have no completion list in .*: 1\."):
         step("merge/2")
     assert step("1/2")["clips"] == 38

@@ -146,6 +146,15 @@ def finished(folder: Path, loss: float, errors: Sequence[float | None],
                     evaluations=[Evaluated(6, loss)] * 2, samples=samples * 2)
 
 
+def test_each_reading_of_a_text_counts(tmp_path: Path) -> None:
+    state = finished(tmp_path / "a", 1.0, (0.1, 0.9, None, 0.2))
+    samples = [dataclasses.replace(sample, text="the same") for sample in state.samples]
+    trial = sweeps.measure(SweepTrial("s-0", {"seed": 0}), dataclasses.replace(state, samples=samples), (), prune=True)
+    language = HEALTHY.language
+    assert trial.errors == {f"{language}: the same": 0.1, f"{language}: the same (2)": 0.9,
+                            f"{language}: the same (4)": 0.2}
+
+
 def test_outcome_comes_before_cer_and_that_before_the_loss(tmp_path: Path) -> None:
     states = [finished(tmp_path / "a", 1.0, (0.5, 0.4, 0.6)), finished(tmp_path / "b", 2.0, (0.1, 0.2, 0.15)),
               finished(tmp_path / "c", 0.5, (0.0, 0.0, 0.0), Learning.NOT_LEARNED)]

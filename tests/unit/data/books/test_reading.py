@@ -305,7 +305,8 @@ def test_plain_text(tmp_path: Path) -> None:
     "Chapter 1", "CHAPTER I.", "chapter iv", "CHAPTER 1. Loomings.", "Chapter 12 Down the Rabbit-Hole",
     "PART THE FIRST", "Chapter Twenty-One", "Book Two: The Sea", "Part Two — Rain", "Prologue", "EPILOGUE.",
     "Chapitre premier", "Livre II", "Kapitel drei", "Capítulo 3", "Parte segunda", "Глава первая", "ምዕራፍ አንድ",
-    "ምዕራፍ ፲፪ ጀልባው", "Sura ya kwanza", "Boqonnaa 2",
+    "ምዕራፍ ፲፪ ጀልባው", "Sura ya kwanza", "Boqonnaa 2", "Chapter 3 – Who goes there?", "CHAPTER I — THE BOY.",
+    "Chapitre 2 - L'arrivée !",
 ])
 def test_a_line_that_names_a_chapter(tmp_path: Path, line: str) -> None:
     path = tmp_path / "boat.txt"
