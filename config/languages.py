@@ -79,6 +79,11 @@ def code_of(language: str) -> str:
     return usual or next((code for code, entry in _registry().items() if entry.name.lower() == name), "")
 
 
+def typed_code(language: str | None) -> str:
+    """The code of a language that was chosen, or typed by its name or code; what is unknown stays as it was typed."""
+    return code_of(language or "") or (language or "").strip().lower()
+
+
 def language_title(code: str) -> str:
     """Such as "Amharic · አማርኛ (am)"."""
     names = dict.fromkeys([language_name(code), *NATIVE_NAMES.get(code, ())])

@@ -29,7 +29,7 @@ from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library.listening import ANSWERS
 from core.sources import allowed
-from core.workspace import Workspace
+from core.workspace import KINDS, Workspace
 from ui import job_views
 from ui.markup import Html
 
@@ -304,7 +304,8 @@ def workspace_mark(board: JobBoard, other_state: object = None) -> dict[str, obj
 
     # A folder's time changes when an entry is added or removed.
     for folder in (workspace.path, workspace.models, workspace.datasets, workspace.tokenizers, workspace.extensions,
-                   workspace.exports, workspace.voices, workspace.rules, workspace.segments, workspace.recognisers):
+                   workspace.exports, workspace.voices, workspace.rules, workspace.segments, workspace.recognisers,
+                   workspace.path / KINDS["recording"]):
         with suppress(OSError):
             marks += [(entry.path, entry.stat().st_mtime_ns) for entry in os.scandir(folder)]
     digest = hashlib.blake2b(repr(marks).encode(), digest_size=12).hexdigest()

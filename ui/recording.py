@@ -13,7 +13,7 @@ import gradio as gr
 
 from config import foreign
 from config.errors import UserError
-from config.languages import NAMES, NATIVE_NAMES, code_of, language_title
+from config.languages import NAMES, NATIVE_NAMES, language_title, typed_code
 from config.schema import PrepareOptions
 from core.jobs.reporter import pluralize
 from core.sources import prompt_lists
@@ -34,10 +34,10 @@ _KEYS = (("r", "record or stop"), ("p", "play"), ("n", "next"), ("b", "back"), (
 def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
     """Lay out the fold; a function that lets its button fill the dataset's form and start the import."""
     with gr.Accordion("Record sentences with the microphone", open=False, elem_classes="fold", elem_id="recording"):
-        chosen = gr.Dropdown([(_NEW_LABEL, NEW)], value=None, label="Prompt list", filterable=False,
-                             elem_id="recording-list")
+        list_choice = gr.Dropdown([(_NEW_LABEL, NEW)], value=None, label="Prompt list", filterable=False,
+                                  elem_id="recording-list")
         with gr.Column(elem_id="recording-new") as new:
-            create = _build_new(page, chosen)
+            create = _build_new(page, list_choice)
         with gr.Column(visible=False, elem_id="recording-sentences") as recorder:
             card = gr.HTML(elem_id="recording-card")
             microphone = gr.Audio(sources=["microphone"], type="filepath", editable=False, buttons=[],
@@ -50,12 +50,13 @@ def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
         notice = gr.HTML(elem_classes="notices", elem_id="recording-notice")
 
     place = gr.State(_NOWHERE)  # the list and the number of the sentence
-    recorded = gr.State(_NOWHERE)  # those of the recording that was begun last
-    page.live.watch("recording.list", chosen)
-    page.live.panel(chosen, lambda view: _list_choices(page, view), TAB)
+    recorded = gr.State(_NOWHERE)  # those of the recording that runs
+    page.live.watch("recording.list", list_choice)
+    page.live.panel(list_choice, lambda view: _list_choices(page, view), TAB)
 
     def show(prompts: PromptList, number: int, message: Html = NOTHING) -> Sequence[object]:
         """What follows a change: the sentence, an empty microphone, and the button for all recordings."""
+        prompt_lists.require_number(prompts, number)
         count = len(prompts.included)
         label = f"Make a dataset of {pluralize(count, 'recording')}"
         return [message, card_view(prompts, number), (prompts.name, number), None,
@@ -71,24 +72,26 @@ def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
         return [*show(prompts, len(prompts.prompts) - 1 if number is None else number), gr.update(visible=False),
                 gr.update(visible=True)]
 
-    def keep(at: tuple[str, int], begun: tuple[str, int], path: str | None) -> Sequence[object]:
-        """Store what was recorded for the sentence at which it was begun, whichever is shown by now."""
-        folder, number = _opened(page, begun)
-        if not path:
-            return [NOTHING, gr.skip(), gr.skip(), gr.skip(), gr.skip()]
-        try:
-            prompts = prompt_lists.save_take(folder, number, Path(path))
-        finally:
-            Path(path).unlink(missing_ok=True)
-        name, shown = at
-        return show(prompts, shown) if name == prompts.name else [NOTHING, *(gr.skip() for _ in range(4))]
+    def keep(shown_place: tuple[str, int], recorded_place: tuple[str, int], path: str | None) -> Sequence[object]:
+        """Store what was recorded for the sentence at which it was begun, whichever is shown by now.
 
-    def leave_out(at: tuple[str, int]) -> Sequence[object]:
-        folder, number = _opened(page, at)
+        The microphone is emptied after an error too: with a sound in it, it has no button to record again.
+        """
+        unchanged = [gr.skip(), gr.skip(), None, gr.skip()]
+        try:
+            prompts = _save(page, recorded_place, path)
+            name, number = shown_place
+            changes = show(prompts, number) if name == prompts.name else [NOTHING, *unchanged]
+        except UserError as error:
+            changes = [job_views.fault(error.message, error.hint), *unchanged]
+        return [*changes, _NOWHERE]
+
+    def leave_out(shown_place: tuple[str, int]) -> Sequence[object]:
+        folder, number = _opened(page, shown_place)
         return _go_on(prompt_lists.skip(folder, number), number)
 
-    def go_on(at: tuple[str, int]) -> Sequence[object]:
-        folder, number = _opened(page, at)
+    def go_on(shown_place: tuple[str, int]) -> Sequence[object]:
+        folder, number = _opened(page, shown_place)
         return _go_on(prompt_lists.load(folder), number)
 
     def _go_on(prompts: PromptList, number: int) -> Sequence[object]:
@@ -101,27 +104,28 @@ def build(page: Page) -> Callable[[OptionsForm, gr.HTML], None]:
         ended = job_views.notice("That was the last sentence: all are recorded or skipped.", "good")
         return show(prompts, number, ended)
 
-    def go_back(at: tuple[str, int]) -> Sequence[object]:
-        folder, number = _opened(page, at)
+    def go_back(shown_place: tuple[str, int]) -> Sequence[object]:
+        folder, number = _opened(page, shown_place)
         return show(prompt_lists.load(folder), max(0, number - 1))
 
     outputs = [notice, card, place, microphone, make]
-    page.on(chosen.change, open_list, [chosen], [*outputs, new, recorder])
-    page.on(microphone.start_recording, lambda at: [NOTHING, at], [place], [notice, recorded])
-    page.on(microphone.stop_recording, keep, [place, recorded, microphone], outputs, files=True)
+    page.on(list_choice.change, open_list, [list_choice], [*outputs, new, recorder])
+    page.on(microphone.start_recording, lambda shown_place: [NOTHING, shown_place], [place], [notice, recorded])
+    page.on(microphone.stop_recording, keep, [place, recorded, microphone], [*outputs, recorded], files=True)
     page.on(onward.click, go_on, [place], outputs)
     page.on(skip.click, leave_out, [place], outputs)
     page.on(back.click, go_back, [place], outputs)
     create(notice)
 
     def listen(form: OptionsForm, preview: gr.HTML) -> None:
-        page.on(make.click, lambda at, model: _make_dataset(page, at, model), [place, form.widget("model")],
+        page.on(make.click, lambda shown_place, model: _make_dataset(page, shown_place, model),
+                [place, form.widget("model")],
                 [notice, preview, *(form.widget(field) for field in ("source", "dataset", "language"))])
 
     return listen
 
 
-def _build_new(page: Page, chosen: gr.Dropdown) -> Callable[[gr.HTML], None]:
+def _build_new(page: Page, list_choice: gr.Dropdown) -> Callable[[gr.HTML], None]:
     """The fields of a new list; a function that adds their listeners, whose messages go to a notice."""
     gr.HTML(paragraph("Read one sentence after the other. Each recording is stored in the workspace when you stop it, "
                       "and the list goes on where you left it.", class_="small"))
@@ -141,17 +145,17 @@ def _build_new(page: Page, chosen: gr.Dropdown) -> Callable[[gr.HTML], None]:
     page.live.watch("recording.language", language)
     page.live.panel(included, _included_button, TAB)
 
-    def read(path: str | None) -> Sequence[object]:
+    def read(path: str | None, text: str | None) -> Sequence[object]:
         if not path:
             return [NOTHING, gr.skip()]
         try:
             content = foreign.read_text(Path(path), Path(path).name)
         finally:
             Path(path).unlink(missing_ok=True)
-        return [NOTHING, "\n".join(prompt_lists.parse_prompts(content))]
+        return [NOTHING, appended(text, prompt_lists.parse_prompts(content))]
 
     def start(language: str | None, name: str | None, text: str | None) -> Sequence[object]:
-        code = _code_of(language)
+        code = typed_code(language)
         title = (name or "").strip() or free_name(f"{code or 'my'}-recordings", _is_taken(page))
         folder = prompt_lists.folder_of(page.workspace, title)
         options = parse(PrepareOptions, {"source": str(folder), "dataset": title, "language": code})
@@ -161,10 +165,10 @@ def _build_new(page: Page, chosen: gr.Dropdown) -> Callable[[gr.HTML], None]:
         return [NOTHING, gr.update(choices=_choices(names), value=created.name), "", ""]
 
     def listen(notice: gr.HTML) -> None:
-        page.on(included.click, lambda code: [NOTHING, "\n".join(_included(_code_of(code)))], [language],
-                [notice, text])
-        page.on(upload.upload, read, [upload], [notice, text], files=True)
-        page.on(create.click, start, [language, name, text], [notice, chosen, name, text])
+        page.on(included.click, lambda language, text: [NOTHING, appended(text, _included(typed_code(language)))],
+                [language, text], [notice, text])
+        page.on(upload.upload, read, [upload, text], [notice, text], files=True)
+        page.on(create.click, start, [language, name, text], [notice, list_choice, name, text])
 
     return listen
 
@@ -209,16 +213,22 @@ def _list_choices(page: Page, view: View) -> object:
     """The lists, the last one first, and a new one; the last one is chosen when the page is opened."""
     names = prompt_lists.list_names(page.workspace)
     current = view.values["recording.list"]
-    chosen = current if current in (*names, NEW) else next(iter(names), NEW)
-    return gr.update(choices=_choices(names), value=chosen)
+    name = current if current in (*names, NEW) else next(iter(names), NEW)
+    return gr.update(choices=_choices(names), value=name)
 
 
 def _choices(names: Sequence[str]) -> list[tuple[str, str]]:
     return [*((name, name) for name in names), (_NEW_LABEL, NEW)]
 
 
+def appended(text: str | None, prompts: Sequence[str]) -> str:
+    """The sentences that were typed, and behind them those of `prompts` that are not among them."""
+    lines = (text or "").rstrip().splitlines()
+    return "\n".join([*lines, *(prompt for prompt in prompts if prompt not in lines)])
+
+
 def _included_button(view: View) -> object:
-    count = len(_included(_code_of(view.values["recording.language"])))
+    count = len(_included(typed_code(view.values["recording.language"])))
     return gr.update(visible=count > 0, value=f"Use the {count:,} included sentences")
 
 
@@ -227,29 +237,43 @@ def _included(code: str) -> tuple[str, ...]:
     return prompt_lists.included_prompts(code)
 
 
-def _code_of(language: str | None) -> str:
-    """The code of a language that was chosen, or typed as a name or code."""
-    return code_of(language or "") or (language or "").strip().lower()
-
-
 def _is_taken(page: Page) -> Callable[[str], bool]:
     """Whether a name is that of a list or of a dataset."""
-    return frozenset((*prompt_lists.list_names(page.workspace), *page.workspace.list_datasets())).__contains__
+    return frozenset((*prompt_lists.list_names(page.workspace), *_dataset_names(page))).__contains__
 
 
-def _opened(page: Page, at: tuple[str, int]) -> tuple[Path, int]:
+def _dataset_names(page: Page) -> set[str]:
+    """The names of the datasets that exist, and of those that are being imported."""
+    imports = [state.job for state in page.live.board.queue() if state.verb == "prepare"]
+    return {*page.workspace.list_datasets(), *(str(job.settings.get("dataset", "")) for job in imports)}
+
+
+def _save(page: Page, place: tuple[str, int], path: str | None) -> PromptList:
+    """Store the uploaded recording at `path`, and delete the upload."""
+    if not path:
+        raise UserError("The recording is empty.", "Record it again.")
+    try:
+        if place == _NOWHERE:
+            raise UserError("The app was not told which sentence this recording is of.", "Record it again.")
+        name, number = place
+        return prompt_lists.save_take(prompt_lists.folder_of(page.workspace, name), number, Path(path))
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def _opened(page: Page, place: tuple[str, int]) -> tuple[Path, int]:
     """The folder of the list that is shown, and the number of its sentence."""
-    name, number = at
+    name, number = place
     if not name:
         raise UserError("No prompt list is open.", "Choose one, or make a new one.")
     return prompt_lists.folder_of(page.workspace, name), number
 
 
-def _make_dataset(page: Page, at: tuple[str, int], model: str | None) -> Sequence[object]:
+def _make_dataset(page: Page, shown_place: tuple[str, int], model: str | None) -> Sequence[object]:
     """Import the recordings like any folder, under the name of the list or the next free one."""
-    folder, _ = _opened(page, at)
+    folder, _ = _opened(page, shown_place)
     prompts, source = prompt_lists.load(folder), prompt_lists.source_of(folder)
-    dataset = free_name(prompts.name, page.workspace.list_datasets().__contains__)
+    dataset = free_name(prompts.name, _dataset_names(page).__contains__)
     options = parse(PrepareOptions, {"source": source, "dataset": dataset, "language": prompts.language,
                                      "model": model or "tiny"})
     job = page.start("prepare", options)

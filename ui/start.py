@@ -16,7 +16,7 @@ import gradio as gr
 from gradio.components import Component
 
 from config.errors import UserError
-from config.languages import NAMES, NATIVE_NAMES, code_of, find_languages, language_title
+from config.languages import NAMES, NATIVE_NAMES, code_of, find_languages, language_title, typed_code
 from config.loading import parse_options
 from config.schema import (
     ANY_STEPS,
@@ -335,7 +335,7 @@ def start_button(view: View, budget: StepBudget | None = None) -> object:
     trainings = [state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == chosen]
     again = any(state.steps or state.status == "finished" for state in trainings)
 
-    code = _code_of(view.values["start_own_language"]) if _is_own(view) else view.values["start_language"] or "am"
+    code = typed_code(view.values["start_own_language"]) if _is_own(view) else view.values["start_language"] or "am"
     name = job_views.language_name(code) if code else "my recordings"
     # A click on the pale button asks whether to train longer.
     if budget is not None and budget.too_short:
@@ -424,7 +424,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
         view, view.values["start_model"], view.values["start_own_source"].strip())), "start")
 
     def look(source: str | None, language: str, name: str, model: str) -> Sequence[object]:
-        source, code = (source or "").strip(), _code_of(language)
+        source, code = (source or "").strip(), typed_code(language)
         question = bool(source and code) and source_preview.script_question(source, code)
         detected = dataset_tab.look(page, source, code)
         if source and "data-assessment" in detected:
@@ -433,7 +433,7 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
-        report, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
+        report, saved, remaining = dataset_tab.save_upload(page, files, typed_code(language))
         if remaining is not None:  # refused
             return [report, gr.skip(), gr.skip(), saved, remaining]
         return [*look(str(saved), language, name, model), saved, remaining]
@@ -474,7 +474,7 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     source, name = source or "", name or ""
     if not source.strip():
         raise UserError("No recordings were given.", "Drop an archive or files, or give a path.")
-    options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": _code_of(language),
+    options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": typed_code(language),
                                      "any_script": bool(any_script), "keep_edges": not clean,
                                      "remove_unspoken": bool(clean)})
     requirements.check_new_dataset(workspace, options)
@@ -489,11 +489,6 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     if question:
         raise UserError(question, "Correct the language, or tick “Accept any script”.")
     return options
-
-
-def _code_of(language: str) -> str:
-    """The code of a language that was chosen, or typed as a name or code."""
-    return code_of(language or "") or (language or "").strip().lower()
 
 
 def _is_private(code: str) -> bool:

@@ -56,7 +56,7 @@
     const {openTab: name, label} = button.dataset;
     const further = [...document.querySelectorAll("#tabs > .tab-wrapper .overflow-dropdown button")];
     const tab = document.getElementById(`tab-${name}-button`)
-      || further.find((one) => [label, window.lisanText(label)].includes(one.textContent.trim()));
+      || further.find((button) => [label, window.lisanText(label)].includes(button.textContent.trim()));
     if (!tab) { window.location.search = `?tab=${name}`; return; }
     tab.click();
     window.lisanRememberTab();

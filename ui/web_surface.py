@@ -45,7 +45,7 @@ _ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
 _EARLY = b"<script>" + (Path(__file__).parent / "early.js").read_bytes() + b"</script>"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?::([0-9]{1,5}))?", re.IGNORECASE)
 _JSON_BYTES, _FORM_BYTES = 8 << 20, 16 << 10  # the largest event is a review of thousands of clips
-_TAKE_FILES = (components.File, components.Audio, components.UploadButton)
+_FILE_COMPONENTS = (components.File, components.Audio, components.UploadButton)
 _SPARE_BYTES = 1 << 30  # left on the disk by an upload without a separate limit
 _RELOAD = "Reload the page if the app was updated."
 _DEEPEST, _MOST_DIGITS = 24, 22  # a browser writes larger numbers with an exponent
@@ -281,7 +281,7 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
     for widget, value in zip(function.inputs, values, strict=True):
         if not _fits(widget, value, uploads):
             label = getattr(widget, "label", None) or type(widget).__name__
-            if isinstance(widget, _TAKE_FILES):
+            if isinstance(widget, _FILE_COMPONENTS):
                 return f"{label}: this file is not on the server (uploads are deleted after a day). Upload it again."
             return f"{label}: {str(value)[:40]!r} is no value of this field."
     return None
@@ -332,7 +332,7 @@ def _fits(widget: object, value: object, uploads: Path) -> bool:
         return True
     if isinstance(widget, components.State):
         return False  # is kept here, not sent
-    if isinstance(widget, _TAKE_FILES):
+    if isinstance(widget, _FILE_COMPONENTS):
         files = value if isinstance(value, list) else [value]
         return len(files) <= 1000 and all(_is_upload(file, uploads) for file in files)
 

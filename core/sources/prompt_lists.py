@@ -22,7 +22,7 @@ from config.errors import UserError
 from core.jobs.locks import locked
 from core.sources.dataset_source import demo_dataset
 from core.sources.source_assessment import QUIET_DB, loud_level
-from core.workspace import KINDS, Workspace, resolve_inside
+from core.workspace import KINDS, Workspace, resolve_inside, restore_hint
 from data.clip_findings import LIMITS, audio_findings
 from data.durable_files import atomic_directory, atomic_path, write_json, write_text
 from data.importers import SourceRow, import_source
@@ -35,13 +35,17 @@ from data.validation import ClipCheckLimits
 
 CLIPS, TABLE, PROMPTS = "clips", "metadata.jsonl", "work/prompts.json"
 MOST_PROMPTS = 5000
-LONGEST_PROMPT = 180  # characters, some 12 s of speech: a longer text is divided
+LONGEST_PROMPT = 120
+"""Characters; a longer text is divided. At 4 a second, as slow as Chinese is read, 120 take the 30 s of a clip.
+
+The slowest of the demo's 1,230 Amharic clips has 6.5 a second.
+"""
 _LONGEST_WORD = 400
 _LONGEST_TAKE_S = 60.0
 _LOCK_TIMEOUT_S = 10.0
 _PROBE_SENTENCES = Path(__file__).resolve().parents[2] / "data" / "probe_sentences.jsonl"
 _CLIP_LIMITS = ClipCheckLimits()
-_FASTEST = 22.0  # letters a second between the silent ends; the fastest of 538 clips of two readers has 17.6
+_FASTEST = 22.0  # letters a second between the silent ends, more than a person reads aloud
 _COMPARED, _TIMES_USUAL = (5, 50), 2.0  # recordings that say what is usual in a list; a faster one is cut off
 
 
@@ -68,10 +72,10 @@ class PromptList:
         """Where the recording of a sentence is, or will be."""
         return self.folder / CLIPS / f"{number + 1:04d}.wav"
 
-    def next_open(self, after: int = -1) -> int | None:
-        """The first sentence behind `after`, else from the beginning, that is neither recorded nor skipped."""
-        remaining = [number for number in range(len(self.prompts)) if number not in self.recorded | self.skipped]
-        return next((number for number in remaining if number > after), remaining[0] if remaining else None)
+    def next_open(self) -> int | None:
+        """The first sentence that is neither recorded nor skipped."""
+        done = self.recorded | self.skipped
+        return next((number for number in range(len(self.prompts)) if number not in done), None)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ def create(workspace: Workspace, name: str, language: str, prompts: Sequence[str
 
 
 def load(folder: Path) -> PromptList:
-    """The list in `folder`; `UserError` if it cannot be read."""
+    """The list in `folder`; `UserError` if it was deleted, cannot be read or has no sentence."""
+    _require_folder(folder)
     path = folder / PROMPTS
     try:
         values = foreign.read_json(path, 1 << 26)
@@ -160,6 +165,9 @@ def load(folder: Path) -> PromptList:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"The prompt list {path} could not be read: {foreign.reason_of(error)}.",
                         "Make a new one; its recordings are in the folder clips.") from error
+    if not prompts:
+        raise UserError(f"The prompt list {path} has no sentences; it must have at least one.",
+                        "Make a new one; its recordings are in the folder clips.")
     loaded = PromptList(folder, language, prompts, skipped=skipped)
     recorded = frozenset(number for number in range(len(prompts)) if loaded.clip(number).is_file())
     return replace(loaded, recorded=recorded)
@@ -177,16 +185,20 @@ def save_take(folder: Path, number: int, sound: Path) -> PromptList:
         raise UserError(f"The recording has {duration_s:.1f} s; a sentence takes up to {_LONGEST_TAKE_S:g} s.",
                         "Record it again.")
 
-    with _locked(folder):
-        prompts = load(folder)
-        _require_number(prompts, number)
-        prompts.clip(number).parent.mkdir(exist_ok=True)
-        with atomic_path(prompts.clip(number)) as writing:
-            soundfile.write(writing, np.clip(waveform, -1.0, 1.0), rate, subtype="PCM_16", format="WAV")
-        changed = replace(prompts, recorded=prompts.recorded | {number}, skipped=prompts.skipped - {number})
-        if number in prompts.skipped:
-            _write_prompts(folder, changed)
-        _write_table(changed)
+    try:
+        with _locked(folder):
+            prompts = load(folder)
+            require_number(prompts, number)
+            prompts.clip(number).parent.mkdir(exist_ok=True)
+            with atomic_path(prompts.clip(number)) as writing:
+                soundfile.write(writing, np.clip(waveform, -1.0, 1.0), rate, subtype="PCM_16", format="WAV")
+            changed = replace(prompts, recorded=prompts.recorded | {number}, skipped=prompts.skipped - {number})
+            if number in prompts.skipped:
+                _write_prompts(folder, changed)
+            _write_table(changed)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise UserError(f"The recording of sentence {number + 1:,} could not be written to {folder}: {error}.",
+                        "Free some disk space.") from error
     return changed
 
 
@@ -194,7 +206,7 @@ def skip(folder: Path, number: int) -> PromptList:
     """Leave a sentence out, with its recording if it has one; recording it again takes it back."""
     with _locked(folder):
         prompts = load(folder)
-        _require_number(prompts, number)
+        require_number(prompts, number)
         changed = replace(prompts, skipped=prompts.skipped | {number})
         _write_prompts(folder, changed)
         _write_table(changed)
@@ -219,10 +231,10 @@ def look_at_take(prompts: PromptList, number: int) -> Take:
     return Take(len(sound.waveform) / sound.facts.sample_rate, faults)
 
 
-def _usual_rate(prompts: PromptList, but: int) -> float | None:
-    """Letters a second of the other recordings, with their silent ends; None for a few."""
+def _usual_rate(prompts: PromptList, excluded_number: int) -> float | None:
+    """Letters a second of the recordings but one, with their silent ends; None for a few."""
     fewest, most = _COMPARED
-    numbers = [number for number in prompts.included if number != but][-most:]
+    numbers = [number for number in prompts.included if number != excluded_number][-most:]
     rates = list[float]()
     for number in numbers:
         with suppress(OSError, soundfile.SoundFileError, ZeroDivisionError):
@@ -231,10 +243,11 @@ def _usual_rate(prompts: PromptList, but: int) -> float | None:
 
 
 def find_faults(waveform: np.ndarray, sample_rate: int, text: str, usual: float | None = None) -> tuple[str, ...]:
-    """What is wrong with the recording (S,) of `text`: too short for it, too quiet, clipped, noisy.
+    """What is wrong with the recording (S,) of `text`: too long or too short, too quiet, clipped, noisy.
 
     By the measures and limits of the import and of the assessment of an upload. Silence at the ends is not mentioned,
-    as the import trims it. `usual` is the letters a second of the reader's other recordings.
+    as the import trims it, but only after it has refused clips that are too long. `usual` is the letters a second of
+    the reader's other recordings.
     """
     measures = measure(waveform, sample_rate)
     speech_s = measures.duration_s - measures.silence_start_s - measures.silence_end_s
@@ -243,6 +256,10 @@ def find_faults(waveform: np.ndarray, sample_rate: int, text: str, usual: float 
         return (f"There is hardly any sound: {max(0.0, speech_s):.1f} s. Is it the right microphone, and is it on?",)
 
     faults = list[str]()
+    if measures.duration_s > _CLIP_LIMITS.max_duration_s:
+        faults.append(f"Too long for a clip: {measures.duration_s:.1f} s; the import takes up to "
+                      f"{_CLIP_LIMITS.max_duration_s:g} s. Read it without long pauses, or divide the sentence in a "
+                      "new list.")
     length = text_length(text)
     rate = length / measures.duration_s
     if length > _FASTEST * speech_s:
@@ -253,7 +270,7 @@ def find_faults(waveform: np.ndarray, sample_rate: int, text: str, usual: float 
     elif length < _CLIP_LIMITS.min_characters_per_s * speech_s:
         faults.append(f"Long for the text: {speech_s:.1f} s for {length} letters. Was only the sentence recorded?")
     if level < QUIET_DB:
-        faults.append(f"Very quiet: {level:.0f} dB of full scale, {QUIET_DB:g} or more is wanted. Go closer to the "
+        faults.append(f"Very quiet: {level:.0f} dB of full scale; it must be at least {QUIET_DB:g}. Go closer to the "
                       "microphone, or raise its level.")
     if measures.snr_db is None:
         faults.append("Noisy: the recording is as loud between the words as in them. Choose a quieter place.")
@@ -262,14 +279,15 @@ def find_faults(waveform: np.ndarray, sample_rate: int, text: str, usual: float 
             faults.append(f"Clipped: {measures.clipped_share:.1%} of the samples. Lower the microphone's level, or go "
                           "farther away.")
         elif finding.kind == "noise":
-            faults.append(f"Noisy: the voice is {measures.snr_db:.0f} dB over the noise, {LIMITS.snr_db:g} or more are "
-                          "wanted. Choose a quieter place.")
+            faults.append(f"Noisy: the voice is {measures.snr_db:.0f} dB over the noise; it must be at least "
+                          f"{LIMITS.snr_db:g}. Choose a quieter place.")
         elif finding.kind == "silence":
             faults.append(f"A pause of {measures.pause_s:.1f} s within the sentence.")
     return tuple(faults)
 
 
-def _require_number(prompts: PromptList, number: int) -> None:
+def require_number(prompts: PromptList, number: int) -> None:
+    """`UserError` if the list has no sentence with this number: its file was shortened by hand."""
     if not 0 <= number < len(prompts.prompts):
         raise UserError(f"The prompt list {prompts.name!r} has {len(prompts.prompts)} sentences, and none with the "
                         f"number {number + 1}.", "Choose the list again.")
@@ -287,6 +305,13 @@ def _write_table(prompts: PromptList) -> None:
     write_text(prompts.folder / TABLE, "".join(f"{line}\n" for line in lines))
 
 
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"The prompt list {folder.name!r} was deleted.",
+                        restore_hint(folder.parent, folder.name) or "Choose another list, or make a new one.")
+
+
 def _locked(folder: Path) -> AbstractContextManager[None]:
+    _require_folder(folder)
     return locked(folder / "work" / "recording.lock", _LOCK_TIMEOUT_S, "Another recording of this list has been stored "
                   f"for {_LOCK_TIMEOUT_S:g} s.", "Try again.")

@@ -12,12 +12,13 @@ from core.jobs import control
 from core.jobs.state import JobBoard
 from core.sources import prompt_lists
 from core.workspace import Workspace
-from tests.browser.conftest import FLAGS, NARROW, PATIENCE_MS, Take, chromium, wait_until
+from tests.browser.conftest import FLAGS, NARROW, PATIENCE_MS, Take, choose, chromium, wait_until
 from tests.serving import ROOT, served
 
 pytestmark = pytest.mark.browser
 TEXTS = ("ፋሲካ ፈለገ ፓስታ ትወስዳለች", "ቁልፉ በዩኒቨርሲቲ ነው", "ዘፋኟ መጥፎ ውሻ አጸዳች")
-TAKE_S = 2500  # milliseconds
+TAKE_MS = 2500
+SHORT_MS = 800
 
 
 def spoken(path: Path) -> Path:
@@ -30,12 +31,24 @@ def spoken(path: Path) -> Path:
     return path
 
 
-def record(page: Page) -> None:
-    """Record for a while, by keys alone."""
+def begin(page: Page, take_ms: int = TAKE_MS) -> None:
+    """Record for a while, by a key alone."""
     page.keyboard.press("r")
     page.locator("#recording-microphone .stop-button").wait_for()
-    page.wait_for_timeout(TAKE_S)
+    page.wait_for_timeout(take_ms)
+
+
+def record(page: Page, take_ms: int = TAKE_MS) -> None:
+    begin(page, take_ms)
     page.keyboard.press("r")
+
+
+def press_at_once(page: Page, *keys: str) -> None:
+    """Press keys before the app can answer the first."""
+    page.locator("#recording-card .prompt").evaluate("""(card, keys) => {
+        for (const key of keys)
+            card.dispatchEvent(new KeyboardEvent("keydown", {key, code: `Key${key.toUpperCase()}`, bubbles: true}));
+    }""", list(keys))
 
 
 def test_sentences_are_recorded_by_keys_kept_and_imported(tmp_path: Path, take: Take) -> None:
@@ -95,15 +108,51 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(tmp_path: Path, take: 
             page.keyboard.press("n")
             expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
 
+            # Nothing begins before the app has answered: the recording would be of the sentence before.
+            press_at_once(page, "b", "r", "n", "s")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[1])
+            expect(page.locator("#recording-microphone .stop-button")).to_be_hidden()
+            page.wait_for_timeout(SHORT_MS)
+            assert prompt_lists.load(folder).skipped == {1}
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[1])
+            page.keyboard.press("n")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
+
+            # After a recording that is refused, the next one is stored.
+            stored = (folder / prompt_lists.PROMPTS).read_text("utf-8")
+            (folder / prompt_lists.PROMPTS).write_text("{", encoding="utf-8")
+            record(page, SHORT_MS)
+            expect(page.locator("#recording-notice")).to_contain_text("could not be read")
+            (folder / prompt_lists.PROMPTS).write_text(stored, encoding="utf-8")
+            page.locator("#recording-microphone .record-button").wait_for()
+            page.wait_for_timeout(SHORT_MS)
+            begin(page)
+
             # To go on while the voice is recorded only ends the recording.
-            page.keyboard.press("r")
-            page.locator("#recording-microphone .stop-button").wait_for()
-            page.wait_for_timeout(TAKE_S)
             page.locator("#recording-next").click()
             expect(card.locator("[data-take]")).to_be_visible()
             expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
             assert prompt_lists.load(folder).included == [0, 2]
             take(page, "recording-390")
+
+            # A recording that began in another list is stored there, and the next one begins, by the key of any script.
+            prompt_lists.create(workspace, "other", "am", TEXTS[:1])
+            begin(page, SHORT_MS)
+            choose(page.locator("#recording-list input"), page.get_by_role("option", name="other", exact=True))
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[0])
+            card.focus()
+            changed = prompt_lists.load(folder).clip(2).stat().st_mtime_ns
+            page.keyboard.press("r")
+            wait_until(lambda: prompt_lists.load(folder).clip(2).stat().st_mtime_ns != changed, page)
+            page.locator("#recording-microphone .record-button").wait_for()
+            page.wait_for_timeout(SHORT_MS)
+            card.evaluate("""card => card.dispatchEvent(
+                new KeyboardEvent("keydown", {key: "ρ", code: "KeyR", bubbles: true}))""")
+            page.locator("#recording-microphone .stop-button").wait_for()
+            page.wait_for_timeout(SHORT_MS)
+            page.keyboard.press("r")
+            expect(card.locator("[data-take]")).to_be_visible()
+            choose(page.locator("#recording-list input"), page.get_by_role("option", name="my-voice", exact=True))
 
             page.locator("#recording-make").click()
             expect(page.locator("#recording-notice")).to_contain_text("has started")

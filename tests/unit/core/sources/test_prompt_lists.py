@@ -19,6 +19,8 @@ from core.workspace import Workspace
 from data import manifest
 from data.importers import SourceRow, import_source
 from data.measures import frame_powers
+from data.normalisers import TextNormaliser
+from data.validation import RowChecker
 from tests.unit.small_data import Recorder
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -75,7 +77,6 @@ def test_each_recording_is_on_the_disk_and_the_list_goes_on_where_it_stopped(wor
 
     opened = prompt_lists.load(folder)  # as another process does
     assert (opened.recorded, opened.skipped, opened.next_open()) == ({0}, {1}, 2)
-    assert opened.next_open(after=3) == 2
     stored, rate = soundfile.read(opened.clip(0), dtype="float32")
     spoken, spoken_rate = voice(0)
     assert rate == spoken_rate
@@ -109,6 +110,21 @@ def test_what_is_no_recording_leaves_the_earlier_one(workspace: Workspace, tmp_p
     assert prompt_lists.load(folder).clip(0).read_bytes() == kept
     with pytest.raises(UserError, match="has 2 sentences"):
         prompt_lists.save_take(folder, 2, clip(0))
+
+
+@pytest.mark.parametrize(("duration_s", "is_too_long"), [(29, False), (31, True)])
+def test_what_the_import_refuses_as_too_long_is_a_fault(duration_s: int, is_too_long: bool, workspace: Workspace,
+                                                        tmp_path: Path) -> None:
+    folder = prompt_lists.create(workspace, "mine", "am", TEXTS[:1]).folder
+    spoken, rate = voice(0)
+    soundfile.write(tmp_path / "long.wav", np.pad(spoken, (0, duration_s * rate - len(spoken))), rate)
+    prompts = prompt_lists.save_take(folder, 0, tmp_path / "long.wav")
+    row, = import_source(Path(prompt_lists.source_of(folder)), "am")
+    assert isinstance(row, SourceRow)
+    errors = RowChecker(TextNormaliser("chatterbox-new-ethiopic"), keep_edges=False).check(row).errors
+    assert [error.kind for error in errors] == ["too long"] * is_too_long
+    faults = prompt_lists.look_at_take(prompts, 0).faults
+    assert [fault.startswith("Too long for a clip: 31.0 s") for fault in faults] == [True] * is_too_long
 
 
 def test_a_list_is_read_by_the_import_like_any_folder(workspace: Workspace) -> None:
@@ -150,10 +166,38 @@ def test_a_list_is_deleted_into_the_bin_with_its_recordings(workspace: Workspace
     assert prompt_lists.load(folder).recorded == {0}
 
 
-def test_a_damaged_list_is_named(workspace: Workspace) -> None:
+def test_a_recording_for_a_list_that_was_deleted_says_how_to_restore_it(workspace: Workspace) -> None:
     folder = prompt_lists.create(workspace, "mine", "am", TEXTS[:2]).folder
-    (folder / prompt_lists.PROMPTS).write_text('{"language": "am", "prompts": 3}')
-    with pytest.raises(UserError, match=r"work/prompts.json could not be read"):
+    storage.delete(workspace, storage.parse("recording:mine"))
+    for action in (lambda: prompt_lists.save_take(folder, 0, clip(0)), lambda: prompt_lists.load(folder)):
+        with pytest.raises(UserError, match="The prompt list 'mine' was deleted") as caught:
+            action()
+        assert "restore recording:mine" in caught.value.hint
+
+
+def test_a_recording_that_cannot_be_written_names_its_file_and_leaves_the_earlier_one(
+        workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prompt_lists.create(workspace, "mine", "am", TEXTS[:2]).folder
+    clip_file = prompt_lists.save_take(folder, 0, clip(0)).clip(0)
+    kept = clip_file.read_bytes()
+
+    def write(*values: object, **settings: object) -> None:
+        raise soundfile.LibsndfileError(2, "Error opening: ")  # what libsndfile raises on a full disk
+
+    monkeypatch.setattr(soundfile, "write", write)
+    with pytest.raises(UserError, match=r"The recording of sentence 1 could not be written to .*mine: ") as caught:
+        prompt_lists.save_take(folder, 0, clip(1))
+    assert caught.value.hint == "Free some disk space."
+    assert clip_file.read_bytes() == kept
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ('{"language": "am", "prompts": 3}', r"work/prompts.json could not be read"),
+    ('{"language": "am", "prompts": [], "skipped": []}', r"work/prompts.json has no sentences")])
+def test_a_damaged_list_is_named(content: str, message: str, workspace: Workspace) -> None:
+    folder = prompt_lists.create(workspace, "mine", "am", TEXTS[:2]).folder
+    (folder / prompt_lists.PROMPTS).write_text(content)
+    with pytest.raises(UserError, match=message):
         prompt_lists.load(folder)
 
 
