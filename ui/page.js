@@ -92,9 +92,9 @@ document.addEventListener("keydown", (event) => {
 }, true);
 
 /* Enter takes a choice and leaves the focus to the page's body (6.31), so that the next Tab begins at the top. The field
-   gets it back. Gradio opens a list when its field gets the focus, so it is not told of this one; the next key opens it. */
+   gets it back. Gradio opens a list when its field gets the focus, so it is told of this one when something is typed. */
 (() => {
-  let returning = false;
+  let returning = false, untold = null;
   document.addEventListener("keydown", (event) => {
     const field = event.target;
     if (event.key !== "Enter" || !field.matches || !field.matches("input[role=combobox]")) return;
@@ -103,7 +103,12 @@ document.addEventListener("keydown", (event) => {
       returning = true;
       field.focus({preventScroll: true});
       returning = false;
+      untold = field;
     }, 50);
+  }, true);
+  document.addEventListener("input", ({target}) => {
+    if (target === untold) target.dispatchEvent(new FocusEvent("focus"));
+    untold = null;
   }, true);
   document.addEventListener("focus", (event) => { if (returning) event.stopPropagation(); }, true);
 })();

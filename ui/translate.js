@@ -218,6 +218,8 @@
     if (remark.hidden === draft) remark.hidden = !draft;
   };
   let turns = 0;
+  const POLL_MS = 500;  // The value of a field may be set after all else, which no observer tells.
+  let poll = 0;
   const use = async (code) => {
     const turn = ++turns;
     let loaded = null;
@@ -232,6 +234,7 @@
     }
     if (turn !== turns) return;  // another language was chosen meanwhile
     if (observer) observer.disconnect();
+    clearInterval(poll);
     if (table) restore();
     memory = new Map();
     language = code;
@@ -241,6 +244,7 @@
     if (table) {
       if (document.body) translate(document.body);
       choices();
+      poll = setInterval(choices, POLL_MS);
       observer = observer || new MutationObserver(changed);
       observer.observe(document.documentElement, {childList: true, characterData: true, subtree: true,
                                                   attributeFilter: ATTRIBUTES});
