@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,17 @@ CPU = torch.device("cpu")
 WORLDS = {"tiny": worlds.extended_world, "chatterbox": chatterbox_world.extended_world,
           "indextts2": indextts2_world.extended_world}
 FEW = os.environ.get("LISAN_ALL_CASES") is None
-CASES = [pytest.param(family, layout, id=f"{family}-{layout}",
-                      marks=pytest.mark.long if FEW and family != "tiny" else ())
-         for family in WORLDS for layout in LAYOUTS]
+LONG = ("adapters", "merged")  # of the other families; the remaining layouts take a minute each
+
+
+def _marks(family: str, layout: str) -> Sequence[pytest.MarkDecorator]:
+    if not FEW or family == "tiny":
+        return ()
+    return (pytest.mark.long if layout in LONG else pytest.mark.slow,)
+
+
+CASES = [pytest.param(family, layout, id=f"{family}-{layout}", marks=_marks(family, layout))
+         for family, layout in product(WORLDS, LAYOUTS)]
 INTACT = ("rows_alone", "embedding_alone")
 
 

@@ -272,7 +272,7 @@ def test_what_is_no_shard_is_refused(shard: str) -> None:
         parse_options(PrepareOptions, {"shard": shard})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path) -> None:
     kills = int(os.environ.get("LISAN_KILLS", "6"))
     here = prepared(tmp_path / "here", 300)
