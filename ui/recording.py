@@ -5,6 +5,7 @@ A recording is stored when it is stopped (`core.sources.prompt_lists`). `recordi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -174,7 +175,10 @@ def _build_new(page: Page, list_choice: gr.Dropdown) -> Callable[[gr.HTML], None
 
 
 def card_view(prompts: PromptList, number: int) -> Html:
-    """A sentence to read aloud, and its recording with what is wrong with it."""
+    """A sentence to read aloud, and its recording with what is wrong with it.
+
+    Each answer of the app differs in `data-answer`, for which the page's script waits.
+    """
     counts = [f"{len(prompts.included)} recorded"]
     if prompts.skipped:
         counts.append(f"{len(prompts.skipped)} skipped")
@@ -186,7 +190,7 @@ def card_view(prompts: PromptList, number: int) -> Html:
         "A browser gives the microphone only to pages with https or on localhost. Open this page through an SSH tunnel "
         "(ssh -L), or behind https."), hidden=True)
     return element("div", head, sentence, _take_view(prompts, number), keys, insecure, class_="prompt", tabindex="0",
-                   role="group", aria_label=position, data_sentence=f"{prompts.name} {number}")
+                   role="group", aria_label=position, data_answer=time.monotonic_ns())
 
 
 def _take_view(prompts: PromptList, number: int) -> Html:

@@ -277,6 +277,8 @@ def step_assessment(state: JobState) -> str:
             case "extend":
                 old = f" The {count('old_rows'):,} old ones are unchanged." if result["old_rows_equal"] is True else ""
                 return f"New embeddings: {count('new_rows'):,}.{old}"
+            case "compare":
+                return f"Texts spoken by both models: {count('texts')}."
             case "certify":
                 return f"Old languages: {result['preservation']}."
     except (KeyError, ValueError):  # a job of an earlier version

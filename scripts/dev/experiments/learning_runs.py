@@ -35,7 +35,7 @@ _DEMO: Mapping[str, object] = {
     "precision": "float32"}
 CASES: Mapping[str, Mapping[str, object]] = {
     "healthy demo": {},
-    "whole demo": {"batch_size": 16},
+    "whole demo": {"batch_size": 16, "warmup": 30},
     "learning rate 1e-9": {"row_lr": 1e-9, "adapter_lr": 1e-9},
     "shifted texts": {"dataset": "shifted"},
     "noise base": {},  # the workspace has a base model with random weights

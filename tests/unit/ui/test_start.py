@@ -91,6 +91,9 @@ def test_each_step_has_an_assessment_and_a_button(states: tuple[JobState, ...]) 
     assert [name for name in ("model", "data", "tokenizer", "embeddings", "train", "share")
             if f'data-open-tab="{name}"' not in shown] == []
 
+    comparison = replace(finished[0], job=replace(finished[0].job, verb="compare"), result={"texts": 10})
+    assert start.step_assessment(comparison) == "Texts spoken by both models: 10."
+
     # Nothing is claimed of what has not ended, or of a result that lacks the number.
     assert all(start.step_assessment(replace(state, status="running")) == "" for state in finished)
     assert start.step_assessment(replace(finished[1], result={"folder": "x"})) == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,9 @@ from tests.unit.small_data import Recorder
 
 ROOT = Path(__file__).resolve().parents[4]
 DEMO = ROOT / "data" / "demo" / "am"
+HUMAN = os.environ.get("LISAN_HUMAN", "")
+CORPORA = ("asterisk-ru", "griko", "hausa-f", "hausa-m", "ibibio", "kiswahili", "mboshi-abiayi", "mboshi-kouarata",
+           "twi-cv")
 ROWS = [json.loads(line) for line in (DEMO / "manifest.jsonl").read_text("utf-8").splitlines()[:12]]
 TEXTS = tuple(row["text"] for row in ROWS)
 
@@ -204,6 +209,21 @@ def test_a_damaged_list_is_named(content: str, message: str, workspace: Workspac
 def test_good_recordings_have_no_fault() -> None:
     faults = {number: find_faults(*voice(number), TEXTS[number]) for number in range(len(TEXTS))}
     assert not any(faults.values()), faults
+
+
+@pytest.mark.skipif(not HUMAN, reason="LISAN_HUMAN names no folder of human recordings")
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_people_who_read_all_of_a_text_are_not_called_too_short_or_too_quiet(corpus: str, tmp_path: Path) -> None:
+    """Of 100 clips of a corpus. Those of Griko are noisy, and a few others have a pause."""
+    with tarfile.open(Path(HUMAN) / f"{corpus}.tar") as archive:
+        archive.extractall(tmp_path, filter="data")
+    lines = (tmp_path / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    rows = [line.partition("|")[::2] for line in lines if "|" in line]
+    faults = []
+    for name, text in rows[::max(1, len(rows) // 100)][:100]:
+        waveform, rate = soundfile.read(tmp_path / name, dtype="float32")
+        faults += find_faults(waveform, rate, text)
+    assert not [fault for fault in faults if fault.startswith(("Too short for the text", "Very quiet", "Clipped"))]
 
 
 def test_each_fault_of_a_recording_is_named() -> None:
