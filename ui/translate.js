@@ -8,7 +8,7 @@
   const SKIPPED = "script, style, pre, textarea, code, .id, [translate=no], body [lang]";
   const CHOICE = "input[role=listbox], input[role=combobox]";
   const SENTENCE_END = /(?<=[.!?])\s+(?=[^\sa-z])/;
-  const NAME = /[\w@.:/()-]*[\d_/:@][\w@.:/()-]*/g;  // an id, a path, a time
+  const NAME = /[\w@.:/()-]*[\d_/:@][\w@.:/()-]*|\([0-9a-f]{4}\)/g;  // an id, a path, a time, the short id of a job
   const FINISHED = /[.!?]$/;
   const ENGLISH = /(^|\s)(the|a|an|of|into|as|this|these|that)(?=\s|$)/;  // in a place of a label: the label is another one
   const NUMBER = "([+\\-\u2212]?\\d[\\d.,]*%?)";  // what a place with a name of one letter takes

@@ -115,6 +115,18 @@ def test_english_loads_no_table(browser: Browser, url: str) -> None:
     page.context.close()
 
 
+@pytest.mark.parametrize("short_id", ["06a1", "cfeb", "1234"])
+def test_label_of_a_run_is_translated_whatever_its_id(browser: Browser, url: str, short_id: str) -> None:
+    """Two in a hundred short ids are letters alone, which once looked like a word that the table lacks."""
+    page = visit(browser, url, "fr")
+    wait_until(lambda: page.evaluate("Boolean(window.lisanText)"), page)
+    expect(page.locator("html")).to_have_attribute("lang", "fr")
+    label = f"tiny-am on amharic-demo, 06:34 ({short_id}), step 100, best, not proven yet"
+    shown = str(page.evaluate("label => window.lisanText(label)", label))
+    assert f"06:34 ({short_id})" in shown and shown.endswith("pas 100, meilleur, pas encore prouvé")
+    page.context.close()
+
+
 def test_what_a_person_wrote_stays(browser: Browser, url: str) -> None:
     page = visit(browser, url, "fr")
     expect(page.locator("#tab-start-button").first).to_have_text("Démarrer")
