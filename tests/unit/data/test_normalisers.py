@@ -50,10 +50,11 @@ def test_languages_have_normalisers() -> None:
 
 
 @pytest.mark.parametrize(("codes", "kind"), [
-    (("tr", "tr-TR", "tr_TR", "az", "az-Latn", "az-Latn-AZ", "crh", "crh-Latn", "gag", "kaa-Latn", "tt-Latn"),
-     "turkic"),
-    (("az-Cyrl", "crh-Cyrl", "az-Arab", "tt-Cyrl", "fa-IR", "xx"), "generic"),
-    (("am", "am-ET", "ti-ER", "om-Ethi"), "ethiopic"), (("uz", "uz-UZ", "uz-Latn"), "uzbek"),
+    (("tr", "tr-TR", "tr_TR", "az", "az-Latn", "az-Latn-AZ", "crh", "crh-Latn", "gag", "kaa-Latn", "tt-Latn", "tur",
+      "tur-Latn", "azj-latn"), "turkic"),
+    (("az-Cyrl", "crh-Cyrl", "az-Arab", "tt-Cyrl", "azb", "uzn-Cyrl", "fa-IR", "xx"), "generic"),
+    (("am", "am-ET", "ti-ER", "om-Ethi", "amh", "tir-ER"), "ethiopic"),
+    (("uz", "uz-UZ", "uz-Latn", "uzn", "uzb-uz"), "uzbek"),
     (("sw", "sw-KE", "sr-Latn", "en-GB"), "latin")])
 def test_region_and_script_keep_the_rules_of_a_language(codes: tuple[str, ...], kind: str) -> None:
     assert {code: for_language(code) for code in codes} == dict.fromkeys(codes, kind)
