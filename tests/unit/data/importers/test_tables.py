@@ -21,6 +21,7 @@ from core import prepare
 from core.library.records import EXTENSION, ExtensionRecord, Origin, write_record
 from core.sources.archives import unpack_archive
 from core.workspace import Workspace
+from data import manifest
 from data.importers import import_source
 from data.importers.rows import SkippedRow, SourceRow, column_names, unused_columns
 from data.importers.tables import table_records
@@ -206,6 +207,19 @@ def test_prepare_reads_a_table_of_all_these(ready: Workspace, tmp_path: Path) ->
     assert "metadata.csv line 6: its language is 'so', and 'am' is imported" in warnings
     report = json.loads((dataset.folder / "report.json").read_text("utf-8"))
     assert "column `mood` has 'calm' and is not used" in " ".join(report["notes"])
+
+
+def test_prepare_takes_an_orthography_with_greek_letters_beside_latin_ones(ready: Workspace, tmp_path: Path) -> None:
+    """As the corpus of Mboshi is written; --any-script is not needed."""
+    texts = ["wa ábí ngá moyi ω", "bε sεrε ωra na", "lέkεrέ la nω bε", "ɔ wa ngá ε sεrε"]
+    sounds(tmp_path / "in", [f"{number}.wav" for number in range(len(texts))])
+    table = "".join(f"{number}|{line}\n" for number, line in enumerate(texts))
+    (tmp_path / "in" / "metadata.csv").write_text(table, encoding="utf-8")
+    code, warnings = by_command(ready, "prepare", "--source", str(tmp_path / "in"), "--dataset", "d", "--language",
+                                "mdw")
+    assert code == 0, warnings
+    assert "look alike" not in warnings
+    assert {clip.text for clip in manifest.load(ready.dataset("d")).clips} == set(texts)
 
 
 def test_prepare_finds_names_of_an_archive_and_leaves_hidden_files_out(ready: Workspace, tmp_path: Path) -> None:
