@@ -128,8 +128,9 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
 def composed(text: str, kind: ScriptKind) -> str:
     """Composed, with one kind of apostrophe."""
     text = unicodedata.normalize("NFC", text)
-    # U+02BB is a consonant in Hawaiian, and one of six spellings of the apostrophe of oʻ and gʻ in Uzbek.
-    text = text.replace("\u02bb", "'") if kind in ("uzbek", "turkic") else text
+    # U+02BB is a consonant in Hawaiian, and one of the spellings of the apostrophe of oʻ and gʻ in Uzbek, as is U+201B.
+    if kind in ("uzbek", "turkic"):
+        text = text.replace("\u02bb", "'").replace("\u201b", "'")
     return text.translate(_FOLD)
 
 

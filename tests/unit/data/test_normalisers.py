@@ -69,7 +69,7 @@ def test_a_capital_i_with_a_dot_gives_no_second_dot(name: str) -> None:
         name.startswith("indextts2-new"))
 
 
-@pytest.mark.parametrize("sign", "'`\u2018\u2019\u02bb\u02bc")
+@pytest.mark.parametrize("sign", "'`\u2018\u2019\u201b\u02bb\u02bc")
 def test_the_apostrophes_of_uzbek_are_one(sign: str) -> None:
     assert normalise(f"O{sign}zbekiston go{sign}zal", for_language("uz-Latn")) == "o'zbekiston go'zal"
     assert normalise("Hawaiʻi", for_language("haw")) == "hawaiʻi"  # a consonant there
