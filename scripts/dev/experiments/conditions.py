@@ -51,7 +51,7 @@ def noise(samples: np.ndarray, choice: np.random.Generator) -> tuple[np.ndarray,
 
 
 def room(samples: np.ndarray, choice: np.random.Generator) -> tuple[np.ndarray, int]:
-    """Samples (S,) in a room; its reverberation is noise that decays exponentially, with the energy of the direct sound."""
+    """Samples (S,) in a room: its reverberation is decaying noise with the energy of the direct sound."""
     times = np.arange(int(DECAY_S * RATE)) / RATE
     tail = choice.standard_normal(len(times)) * 10 ** (-3 * times / DECAY_S)
     response = tail / np.sqrt(np.square(tail).sum())
