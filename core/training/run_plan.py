@@ -20,7 +20,7 @@ import torch
 
 from config.errors import UserError
 from config.loading import read_record
-from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions
+from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions, about
 from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
@@ -35,12 +35,6 @@ _OVERFITTING_EPOCHS = 100
 _UNUSUAL_BATCH_FACTOR = 2.0  # times the clips of the preset's step, or a half of them
 _UNUSUAL_LR_FACTOR = 5.0  # times the preset's learning rate, or a fifth of it
 _MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # sizes in bitsandbytes
-FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
-             "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
-"""Options without effect in the scopes `rows` and `gated`, which do not change the base."""
-_LAYER_OPTIONS = ("layer_lr", "layer_lr_decay")
-_UNUSED_BY_PARTS = {"adapters": (*_LAYER_OPTIONS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _LAYER_OPTIONS}
-"""Options without effect by the value of `full_trainable`."""
 _USABLE_SHARE = 0.9  # share of the free memory
 _BATCH_CHOICE = "batch.json"  # file in the run's folder
 _MAX_BATCH = 512  # clips, as of the option `batch_size`
@@ -400,15 +394,18 @@ def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
         change = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
         yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
                "scope `gated`, or `full` with `--full-trainable adapters`.")
+    fields = TrainOptions.model_fields
     if options.scope != "full":
-        named = _changed_options(options, FULL_ONLY)
+        named = _changed_options(options, [name for name, field in fields.items() if about(field, "scope") == "full"])
         if named:
             yield (f"Scope {options.scope!r} does not change the base, so these have no effect: {named}. "
                    "They are for scope `full`.")
         return
-    named = _changed_options(options, _UNUSED_BY_PARTS.get(options.full_trainable, ()))
+    trained = options.full_trainable
+    named = _changed_options(options, [name for name, field in fields.items()
+                                       if trained not in about(field, "full_trainable", [trained])])
     if named:
-        yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
+        yield f"Scope 'full' that changes {trained!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
     named = _changed_options(options, ("fisher_clips",))

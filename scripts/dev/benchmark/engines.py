@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ def wait_for_all(workers: int, reporter: Reporter) -> None:
 
 
 def sleep_for(_state: None, batch: Sequence[float]) -> tuple[float, float]:
-    """Generated work: sleep so many seconds for each item. When the work began and ended, on a clock of all processes."""
+    """Generated work: sleep so many seconds for each item. When it began and ended, on a clock of all processes."""
     begin_s = time.monotonic()
     time.sleep(sum(batch))
     return begin_s, time.monotonic()
