@@ -24,7 +24,7 @@ from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions, about
 from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
-from core.library import model_info
+from core.library import presets
 from core.text.tokenizer_report import unused_pieces_warning
 from core.training import checkpoint, memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
@@ -93,7 +93,7 @@ def read_batch_choice(run_dir: Path) -> BatchChoice | None:
 def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> BatchChoice:
     """Decide what is open in `options`, and store it in the run's folder. `trainer` has a provisional batch."""
     family, world_size, notes = trainer.tts.family.name, trainer.group.world_size, list[str]()
-    preset = model_info.preset(family, "train", TrainOptions)
+    preset = presets.for_family(family, "train", TrainOptions)
     batch_size = options.batch_size
     if batch_size == AUTO_BATCH and trainer.tts.device.type == "cpu":
         batch_size = preset.batch_size
@@ -384,7 +384,7 @@ def clips_a_step(options: TrainOptions, world_size: int) -> int:
 
 def preset_clips_a_step(family: str) -> int:
     """Clips of a step of the preset for `family`."""
-    preset = model_info.preset(family, "train", TrainOptions)
+    preset = presets.for_family(family, "train", TrainOptions)
     return clips_a_step(preset, preset.processes)
 
 
@@ -425,9 +425,9 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
 
 def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
-    if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
+    if 0 < data.train_speech_s < presets.MIN_TRAIN_SPEECH_S:
         yield (f"There is little speech to train on: {duration_text(data.train_speech_s)} in "
-               f"{pluralize(len(data.train), 'clip')}; {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least "
+               f"{pluralize(len(data.train), 'clip')}; {duration_text(presets.MIN_TRAIN_SPEECH_S)} is the least "
                "that has worked, 30 minutes or more is better.")
 
     # Every clip is used again and again: too often, and the model learns it by heart.
@@ -450,14 +450,14 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the new language may sound "
                "worse in other voices.")
-    if len(data.held_out) < model_info.FEW_HELD_OUT:
+    if len(data.held_out) < presets.FEW_HELD_OUT:
         held_out = len(data.held_out)
         yield (f"Only {pluralize(held_out, 'clip')} {'is' if held_out == 1 else 'are'} held out: the best checkpoint "
                "is selected by very few clips. Prepare the dataset with a larger held-out share.")
 
 
 def _learning_rate_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    preset = model_info.preset(trainer.tts.family.name, "train", TrainOptions)
+    preset = presets.for_family(trainer.tts.family.name, "train", TrainOptions)
     for name, part in _learning_rate_options(options).items():
         lr, preset_lr = float(getattr(options, name)), float(getattr(preset, name))
         if not preset_lr / _UNUSUAL_LR_FACTOR <= lr <= preset_lr * _UNUSUAL_LR_FACTOR:
