@@ -355,6 +355,8 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
         base = model_info.base_languages(workspace, record.origin.model)
     except UserError:
         return
+    if options.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:
+        raise catalog.no_conditioner_layers(options.adapter_rank_conditioner)
     language = _language_of(workspace, options.dataset)
     if language:
         languages.check_targets(options.dataset, language.split(","), record.languages, base,
