@@ -313,6 +313,12 @@ document.addEventListener("beforeinput", (event) => {
   new MutationObserver(rename).observe(document, {childList: true, subtree: true});
 })();
 
+/* The letter that is printed on a key, or with letters of another script the key's place; any other key as it is. */
+window.lisanKey = (event) => {
+  if (/^[a-z]$/i.test(event.key)) return event.key.toLowerCase();
+  return /^Key[A-Z]$/.test(event.code || "") ? event.code.slice(3).toLowerCase() : event.key;
+};
+
 /* Ctrl and space in the field of a clip's text play the clip again, so that the hands stay on the keyboard. */
 document.addEventListener("keydown", (event) => {
   if (event.key !== " " || !event.ctrlKey || !event.target.closest || !event.target.closest("#typing-text")) return;

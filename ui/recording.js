@@ -52,9 +52,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || !event.target.closest) return;
     if (!event.target.closest("#recording-sentences") || event.target.matches("input, textarea, select")) return;
-    // The letter that is printed on the key, or with letters of another script the key's place.
-    const letter = /^[a-z]$/i.test(event.key) ? event.key : (event.code || "").replace(/^Key/, "");
-    const action = actions[letter.toLowerCase()];
+    const action = actions[window.lisanKey(event)];
     if (!action || !card()) return;
     event.preventDefault();
     action();
