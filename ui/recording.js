@@ -94,11 +94,13 @@
     if (event.key === "Enter" && is_of_list(event.target)) choose(event);
   }, true);
 
+  // The button of a new list goes away when its first sentence is shown.
+  const PLACES = "#recording-sentences, #recording-create";
   document.addEventListener("focusin", (event) => {
-    inside = Boolean(event.target.closest && event.target.closest("#recording-sentences"));
+    inside = Boolean(event.target.closest && event.target.closest(PLACES));
   });
   document.addEventListener("pointerdown", (event) => {
-    if (inside && event.target.closest && !event.target.closest("#recording-sentences")) inside = false;
+    if (inside && event.target.closest && !event.target.closest(PLACES)) inside = false;
   }, true);
   new MutationObserver((changes) => {
     if (changes.some(is_answer)) waiting_until = 0;
