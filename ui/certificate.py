@@ -38,7 +38,7 @@ _CHECK_TITLES = {
     "base_logits": "Predictions in the old languages", "base_languages": "Old languages compared",
     "base_tokens": "Tokens of the old languages", "front_end": "Text processing",
     "codec_and_vocoder": "Codec and vocoder", "character_error_rates": "Character error rates",
-    "merged_reloads": "Weights with merged adapters",
+    "merged_reloads": "Weights with merged adapters", "export_reloads": "Export, loaded again",
 }
 _VERDICTS = ("passed", "failed", "measured", "not proven")
 _SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # shown in the path or in the certificate above
