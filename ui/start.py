@@ -36,7 +36,7 @@ from core.jobs.job import Job, create_job
 from core.jobs.reporter import duration_text, pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
-from core.library import model_info
+from core.library import model_info, presets
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
@@ -362,8 +362,8 @@ def data_view(workspace: Workspace, view: View) -> Html:
 
     lines = [f"{duration_text(card.duration_s)} of speech in {pluralize(card.clips, 'clip')}, {held_out} "
              f"of them held out ({held_out / card.clips:.0%})."]
-    if card.duration_s < model_info.MIN_TRAIN_SPEECH_S:
-        lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
+    if card.duration_s < presets.MIN_TRAIN_SPEECH_S:
+        lines.append(f"That is little: {duration_text(presets.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, 30 minutes or more is better.")
 
     # The last training tells more about the recordings than their amount.
@@ -372,7 +372,7 @@ def data_view(workspace: Workspace, view: View) -> Html:
     failed = last is not None and job_views.learned_nothing(last)
     if last is not None and failed:
         lines.append(f"The last training on these recordings: {job_views.short_outcome(last)}.")
-    if held_out < model_info.FEW_HELD_OUT:
+    if held_out < presets.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
 
@@ -427,18 +427,22 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
 
     def look(source: str | None, language: str, name: str, model: str) -> Sequence[object]:
         source, code = (source or "").strip(), typed_code(language)
+        return show(dataset_tab.look(page, source, code), source, code, name, model)
+
+    def show(detected: object, source: str, code: str, name: str, model: str) -> Sequence[object]:
+        """What follows from what was `detected` in a source: its voice is measured, and it gets a name."""
         question = bool(source and code) and source_preview.script_question(source, code)
-        detected = dataset_tab.look(page, source, code)
-        if source and "data-assessment" in detected:
+        if source and "data-assessment" in str(detected):
             uploads.start_reproduction(page, model or CATALOG[0].name, source, code)
         return [detected, gr.update(visible=bool(question)),
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
-        report, saved, remaining = dataset_tab.save_upload(page, files, typed_code(language))
+        code = typed_code(language)
+        report, saved, remaining = dataset_tab.save_upload(page, files, code)
         if remaining is not None:  # refused
             return [report, gr.skip(), gr.skip(), saved, remaining]
-        return [*look(str(saved), language, name, model), saved, remaining]
+        return [*show(report, str(saved), code, name, model), saved, remaining]
 
     page.on(upload.upload, take, [upload, language, name, model_name], [assessment, any_script, name, source, upload],
             files=True)
@@ -889,15 +893,15 @@ def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
 
 
 def chosen_preset(workspace: Workspace, family: CatalogEntry, dataset: str,
-                  gpus: Sequence[Gpu]) -> model_info.FittedPreset:
+                  gpus: Sequence[Gpu]) -> presets.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
-    speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
-    return model_info.fit_preset(family.name, speech, gpus)
+    speech = presets.SpeechAmount() if dataset in ("", DEMO) else presets.speech_amount_of(workspace, dataset)
+    return presets.fit(family.name, speech, gpus)
 
 
 def _quick(family: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
-    return model_info.preset(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
+    return presets.for_family(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -928,7 +932,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
         language=language,
         extended_name=f"{stem}-{verb_form.in_a_name(language)}" if ":" in model else "",
         rules=",".join(filter(text_rules.ships, language.split(","))),
-        merges=model_info.preset(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+        merges=presets.for_family(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(options, extended_name=_free_name(workspace, options, states))
 
 
