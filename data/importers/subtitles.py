@@ -4,6 +4,7 @@ SRT and WebVTT (https://www.w3.org/TR/webvtt1/; SRT has no standard): blocks may
 comma or a dot and omit the hours, and positions may follow them. A block that cannot be parsed is skipped with its
 number and line, and so is one that describes a sound, such as `[music]`. (pysubs2 drops bad blocks without a word.)
 Rolling captions, as YouTube makes them, show each line twice: the one that was the last of the cue before is dropped.
+Live captions grow word by word: the cues of one line are read as one.
 LRC: `[mm:ss.xx] text` a line, which lasts until the next one begins.
 Audacity: begin, end (seconds) and text, separated by tabs; lines of frequencies are ignored.
 """
@@ -40,9 +41,20 @@ def looks_like_subtitles(head: str) -> bool:
 
 def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The blocks of the subtitles at `path`, which belong to the recording `audio`."""
-    is_rolling = _is_rolling(_cues(path))
+    def read() -> Iterator[_Cue | SkippedRow]:
+        return _grown(_cues(path)) if is_growing else _cues(path)
+
+    is_growing = False
+    is_rolling = _is_rolling(read())
+    if not is_rolling and _growing_cues(read()) > 0:
+        # Each cue that only grew is one with the last; that one may have the line before above it.
+        is_growing = True
+        is_rolling = _is_rolling(read())
+        yield SourceNote(path.name, f"growing captions: {_growing_cues(_cues(path))} cues that showed the beginning of "
+                         "the cue behind them were taken out")
+
     previous, removed = _Cue("", 0.0, 0.0, ()), 0
-    for item in _cues(path):
+    for item in read():
         if isinstance(item, SkippedRow):
             yield item
             continue
@@ -92,6 +104,42 @@ def _is_rolling(items: Iterable[_Cue | SkippedRow]) -> bool:
 
 
 _SHORT_S = 0.05
+
+
+def _grows(previous: _Cue, cue: _Cue) -> bool:
+    """Whether a cue shows the lines of the one before, with more in the last one, and without a pause between them."""
+    earlier, lines = [*map(_plain, previous.lines)], [*map(_plain, cue.lines)]
+    if cue.begin_s > previous.end_s + _CONTIGUOUS_S or len(earlier) != len(lines) or not earlier or not earlier[-1]:
+        return False
+    return earlier[:-1] == lines[:-1] and lines[-1].startswith(f"{earlier[-1]} ")
+
+
+def _growing_cues(items: Iterable[_Cue | SkippedRow]) -> int:
+    """How many cues grow into the one behind them; 0 if they are few, as where a word is said twice."""
+    cues = growing = 0
+    previous = _Cue("", 0.0, -1.0, ())
+    for cue in items:
+        if isinstance(cue, _Cue):
+            cues += 1
+            growing += _grows(previous, cue)
+            previous = cue
+    return growing if growing > 1 and growing >= _ROLLING_SHARE * cues else 0
+
+
+def _grown(items: Iterable[_Cue | SkippedRow]) -> Iterator[_Cue | SkippedRow]:
+    """Each cue that grows into others as one cue, which begins with the first and has the text of the last."""
+    whole: _Cue | None = None
+    for item in items:
+        if isinstance(item, SkippedRow):
+            yield item
+        elif whole is not None and _grows(whole, item):
+            whole = _Cue(whole.location, whole.begin_s, item.end_s, item.lines)
+        else:
+            if whole is not None:
+                yield whole
+            whole = item
+    if whole is not None:
+        yield whole
 
 
 def _repeated_lines(previous: _Cue, cue: _Cue) -> int:

@@ -51,6 +51,38 @@ def test_each_line_of_rolling_captions_is_read_once(tmp_path: Path, lines: list[
     assert not [item for item in items if isinstance(item, SkippedRow) and not isinstance(item, SourceNote)]
 
 
+def growing(lines: list[str], keep_line_before: bool) -> str:
+    """As live captions are saved: each cue shows one more word of its line, and perhaps the line before above it."""
+    cues, place, before = [], 0.0, ""
+    for line in lines:
+        words = line.split()
+        for count in range(1, len(words) + 1):
+            shown = " ".join(words[:count])
+            above = f"{before}\n" if before and keep_line_before else ""
+            cues.append(f"{clock(place, '.')} --> {clock(place + 0.5, '.')}\n{above}{shown}\n")
+            place += 0.5
+        before = line
+    return "WEBVTT\n\n" + "\n".join(cues)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(st.lists(LINE, min_size=3, max_size=5, unique=True).map(" ".join), min_size=3, max_size=5,
+                      unique=True), keep_line_before=st.booleans())
+def test_captions_that_grow_word_by_word_are_read_once(tmp_path: Path, lines: list[str],
+                                                       keep_line_before: bool) -> None:
+    (tmp_path / "a.vtt").write_text(growing(lines, keep_line_before), encoding="utf-8")
+    items = list(read_subtitles(tmp_path / "a.vtt", "a.wav"))
+    utterances = [item for item in items if isinstance(item, ParsedUtterance)]
+    assert [item.text for item in utterances] == lines
+    place = 0.0
+    for item, line in zip(utterances, lines, strict=True):
+        assert (item.begin_s, item.end_s) == (place, place + 0.5 * len(line.split()))
+        place += 0.5 * len(line.split())
+    notes = " ".join(item.reason for item in items if isinstance(item, SourceNote))
+    words = sum(len(line.split()) for line in lines)
+    assert f"growing captions: {words - len(lines)} cues" in notes
+
+
 def test_prepare_reads_rolling_captions_once(workspace: Workspace, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     family = SmallFamily()
@@ -65,7 +97,9 @@ def test_prepare_reads_rolling_captions_once(workspace: Workspace, tmp_path: Pat
     assert "rolling captions: 5 lines" in warnings
 
 
-@pytest.mark.parametrize("lines", [["no", "no", "yes", "yes"], ["a", "b", "b", "c", "c"]])
+@pytest.mark.parametrize("lines", [
+    ["no", "no", "yes", "yes"], ["a", "b", "b", "c", "c"], ["no", "no no", "go", "well", "stop"],
+    ["we", "we go", "home", "now", "a", "b", "c"]])
 def test_a_line_that_is_said_twice_stays(tmp_path: Path, lines: list[str]) -> None:
     cues = "\n".join(f"{clock(2.0 * at, '.')} --> {clock(2.0 * at + 2, '.')}\n{line}\n"
                      for at, line in enumerate(lines))
