@@ -30,6 +30,7 @@ from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord, ExportRecord, read_record
 from core.model.loading import load_base
 from core.proof import certification
+from core.sources import recognisers
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
 from core.workspace import Workspace
@@ -305,12 +306,12 @@ def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_pa
 
 def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"ear")
-    assert certification._recogniser(world, "") == ""
-    before = certification._recogniser(world, str(tmp_path))
-    assert certification._recogniser(world, str(tmp_path)) == before
+    assert recognisers.identify(world, "") == ""
+    before = recognisers.identify(world, str(tmp_path))
+    assert recognisers.identify(world, str(tmp_path)) == before
     (tmp_path / "model.safetensors").write_bytes(b"an ear")
-    assert certification._recogniser(world, str(tmp_path)) != before
-    assert certification._recogniser(world, "some/deleted") == []
+    assert recognisers.identify(world, str(tmp_path)) != before
+    assert recognisers.identify(world, "some/deleted") == []
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
