@@ -21,6 +21,7 @@ from core import prepare
 from core.library.segments import Segments
 from core.workspace import Workspace
 from data import ffmpeg_audio
+from data.channels import ChannelStatistics
 from data.measures import measure
 from data.sound_files import cut_to_flac, examine, read_blocks, read_samples, read_sound
 from tests.unit.outside import RATE, by_command, encoded, joined, needs_ffmpeg, prepared, speech, text
@@ -246,6 +247,23 @@ def test_one_voice_in_two_channels_is_kept_however_they_are_made(
     assert ("offset" in kinds) == (offset != 0)
     if layout == "both" and polarity == -1 and delay == 0:
         assert "channels" in kinds
+
+
+@settings(max_examples=60, deadline=None)
+@given(gains=st.lists(st.sampled_from([0.0, 1.0, -1.0, 0.5, -0.5, 0.3, -0.3, 0.05]), min_size=1, max_size=8)
+       .filter(lambda gains: max(map(abs, gains)) >= 0.3), data=st.data())
+def test_one_voice_in_any_channels_is_never_cancelled(gains: list[float], data: st.DataObject) -> None:
+    """At any gain, polarity and constant offset of each channel; some are silent."""
+    offsets = data.draw(st.lists(st.sampled_from([0.0, 0.2, -0.1]), min_size=len(gains), max_size=len(gains)))
+    voice = speech(0)[:RATE]
+    noise = 1e-4 * np.random.default_rng(0).standard_normal((len(voice), len(gains)))
+    samples = (voice[:, None] * np.array(gains) + np.array(offsets) + noise).astype(np.float32)
+    statistics = ChannelStatistics(len(gains), RATE)
+    statistics.add(samples)
+    waveform = statistics.downmix().apply(samples)
+    assert abs(np.corrcoef(waveform, voice)[0, 1]) > 0.95
+    assert waveform.std() > 0.3 * max(map(abs, gains)) * voice.std()
+    assert abs(waveform.mean()) < 2e-3
 
 
 def test_two_speakers_are_named_and_one_voice_in_two_microphones_is_not(tmp_path: Path) -> None:
