@@ -24,18 +24,17 @@ from config.arguments import add_arguments, given_values, merged
 from config.errors import ErrorKind, UserError, without_code_marks
 from config.loading import parse_options
 from config.resume_options import with_changes
-from config.schema import LENGTHS, CertifyOptions, Options, TrainOptions, is_zero
+from config.schema import LENGTHS, Options, TrainOptions, is_zero
 from core.jobs import control, gpus, worker
 from core.jobs.events import Event, Failed, Progress, Result
-from core.jobs.job import Job, create_job, load_job
+from core.jobs.job import Job, load_job
 from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
-from core.jobs.verbs import VERBS, read_preset
+from core.jobs.verbs import VERBS, read_preset, verb_module
 from core.library import catalog, model_info
 from core.submission import storage
-from core.submission.job_chains import create_certify_job, use_named_checkpoint
-from core.submission.requirements import check_requirements, is_other_extension, is_other_tokenizer
-from core.workspace import Workspace, free_name
+from core.submission.jobs import submit, submit_certificate
+from core.workspace import Workspace
 from scripts import suggestions
 
 DONE = worker.FINISHED
@@ -90,11 +89,9 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
             job, changes, returned = _resumed_job(verb, args, workspace)
         else:
             options = options_of(verb, args, workspace)
-            needed = check_requirements(workspace, verb, options)
-            if isinstance(options, CertifyOptions):
-                use_named_checkpoint(workspace, options)
-            job = create_job(workspace, verb, options, after=needed,
-                             job_id=args.name if VERBS[verb].resumes else None)
+            # The certificate of a training is a job of its own after it, see below.
+            [job] = submit(workspace, verb, options, name=args.name if VERBS[verb].resumes else None,
+                           certificate=False)
 
         # A training ends with its certificate, unless the run was started without one.
         if verb == "train" and args.no_certificate:
@@ -218,7 +215,7 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool, changes:
         earlier = next((state for state in states if state.certifies == training.id
                         and not (returned and state.status == "finished")), None)
         if earlier is None or not (earlier.alive or earlier.status == "finished"):
-            proof = earlier.job if earlier else create_certify_job(training)
+            proof = earlier.job if earlier else submit_certificate(training)
             code = run_job(proof, resuming=earlier is not None and earlier.resumable)
             result = control.read_state(proof).result or {}
     state = control.read_state(training)
@@ -397,29 +394,13 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
             names = fitting or names
         chosen[name] = names[0]
 
-    # A tokenizer is named after its model and languages, an extension after its tokenizer.
-    if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
-        stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
-        states, settings = JobBoard(workspace).states(), {**values, **chosen}
-        making = [str(state.job.settings["language"]).split(",") for state in states
-                  if state.alive and state.verb == "prepare" and state.job.settings.get("dataset") == of("dataset")]
-        if not making:
-            workspace.dataset(of("dataset"))  # refused here: its languages are part of the name
-        codes = making[-1] if making else model_info.languages_of_dataset(workspace, of("dataset"))
-        chosen["tokenizer"] = free_name("-".join((stem, *codes)), lambda name: is_other_tokenizer(
-            workspace, name, settings, states))
-    if "extension" in VERBS[verb].makes and not values.get("extension"):
-        like = [of(name) for name in ("tokenizer", "initialisation", "seed")]
-        chosen["extension"] = free_name(like[0], lambda name: is_other_extension(workspace, name, *like))
-
-    # A revision is named after its dataset, an export after the extension of its run.
-    if verb == "revise" and not values.get("save_as"):
-        chosen["save_as"] = f"{of('dataset')}-2"
-    if verb == "export" and not values.get("export") and values.get("run"):
-        name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
-        training = catalog.find_training(workspace, name)
-        extended = str(training.settings.get("extension", training.id))  # an import has its own name alone
-        chosen["export"] = free_name(extended, workspace.list_exports().__contains__)
+    # A verb may name what it makes after what it reads.
+    suggest_name = getattr(verb_module(verb), "suggest_name", None)
+    for name in VERBS[verb].makes:
+        if suggest_name and not values.get(name):
+            known = {field: value for field, value in {**values, **chosen}.items() if value not in ("", None)}
+            settings = {field: str(known.get(field, options[field].default)) for field in options}
+            chosen |= {name: suggested} if (suggested := suggest_name(workspace, settings)) else {}
 
     # Standard output belongs to the result, so the choices are printed beside it.
     for name, value in chosen.items():

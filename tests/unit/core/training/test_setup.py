@@ -24,7 +24,7 @@ from core.library.checkpoints import RankingMetric
 from core.model.loading import TTSModel, load_base, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import new_rows
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import checkpoint, checkpoint_evaluation, setup
 from core.workspace import Workspace
 from data import normalisers
@@ -273,7 +273,7 @@ def rows_of(tts: TTSModel) -> dict[str, torch.Tensor]:
 def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(world: Workspace) -> None:
     listener = Listener(world.runs / "two", 1)
     options = train_options(init_from="run:one", steps=20, **CHANGES)
-    assert requirements.check_requirements(world, "train", options) == ()
+    assert check_requirements(world, "train", options) == ()
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
     said = listener.of("warning")[0].message
@@ -377,4 +377,4 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
     with pytest.raises(UserError, match="no run named 'gone'"):
-        requirements.check_requirements(world, "train", train_options(init_from="run:gone"))
+        check_requirements(world, "train", train_options(init_from="run:gone"))
