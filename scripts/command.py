@@ -110,7 +110,7 @@ def _resumed_job(verb: str, args: argparse.Namespace,
     job = load_job(workspace, run)
     if job.verb != verb:
         raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
-                        f"Use python -m scripts.{job.verb}.")
+                        f"Use python -m scripts {job.verb}.")
     if verb != "train":
         if checkpoint:
             raise UserError(f"{args.resume!r} names a checkpoint, and {job.id} has none.", f"Write {job.id}.")
@@ -124,19 +124,14 @@ def _resumed_job(verb: str, args: argparse.Namespace,
         return job, changes, False
     step = catalog.find_checkpoint(job, checkpoint)
     for entry in storage.return_to_checkpoint(workspace, job.id, step):
-        print(f"{entry.item.reference} is in the bin. It can be restored: python -m scripts.storage restore "
+        print(f"{entry.item.reference} is in the bin. It can be restored: python -m scripts storage restore "
               f"{entry.item.reference}")
     return job, changes, True
 
 
-def run_script(verb: str) -> NoReturn:
-    """The whole of a script that runs one verb."""
-    exit_with(run_verb, verb)
-
-
 def script_parser(script: str, description: str | None, json_help: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all scripts take."""
-    parser = _Parser(prog=f"python -m scripts.{script}", description=description, allow_abbrev=False,
+    parser = _Parser(prog=f"python -m scripts {script}", description=description, allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help=json_help)
@@ -146,7 +141,7 @@ def script_parser(script: str, description: str | None, json_help: str) -> argpa
 def actions_parser(script: str, description: str | None,
                    json_help: str) -> tuple[argparse.ArgumentParser, Callable[..., argparse.ArgumentParser]]:
     """The parser of a script with actions, and a function that adds one; `--workspace` and `--json` work on both."""
-    parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
+    parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts {script}", description=description,
                                               formatter_class=argparse.RawDescriptionHelpFormatter)
     anywhere = argparse.ArgumentParser(add_help=False)
     for target, otherwise in ((parser, None), (anywhere, argparse.SUPPRESS)):
@@ -236,11 +231,11 @@ def is_worth_resuming(state: JobState) -> bool:
 
 
 def resume_command(job: Job) -> str:
-    """The command that resumes a job: with the script of its verb, else with `scripts.jobs`."""
+    """The command that resumes a job: that of its verb, else `jobs`."""
     workspace_flags = ("--workspace", str(job.workspace.path))
-    words = ((f"scripts.{job.verb}", *workspace_flags, "--resume") if VERBS[job.verb].resumes
-             else ("scripts.jobs", *workspace_flags, "resume"))
-    return shlex.join(("python", "-m", *words, job.id))
+    words = ((job.verb, *workspace_flags, "--resume") if VERBS[job.verb].resumes
+             else ("jobs", *workspace_flags, "resume"))
+    return shlex.join(("python", "-m", "scripts", *words, job.id))
 
 
 def json_line(state: JobState) -> str:
@@ -276,7 +271,7 @@ class _Help(argparse.HelpFormatter):
 def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
     model = VERBS[verb].options
-    example = f"Example: python -m scripts.{verb} {VERBS[verb].example}"
+    example = f"Example: python -m scripts {verb} {VERBS[verb].example}"
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = script_parser(verb, model.__doc__, "end with the outcome as one line of JSON")
     parser.epilog, parser.formatter_class = f"{codes}\n\n{example}", _Help
@@ -299,7 +294,7 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
 
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
-                            help="end after the last step, also when resumed; python -m scripts.certify certifies the "
+                            help="end after the last step, also when resumed; python -m scripts certify certifies the "
                                  "run later")
     if verb == "sweep":
         parser.add_argument("--grid", metavar="FILE",
@@ -387,7 +382,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         if not names:
             article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
             raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
-                            f"Give one (--{name}), or make {article} {name} first: python -m scripts.{maker}.")
+                            f"Give one (--{name}), or make {article} {name} first: python -m scripts {maker}.")
         if name == "dataset" and "extension" in options:  # only datasets in the languages that the extension adds
             learnt = model_info.languages_of_extension(workspace, of("extension"))
             fitting = [dataset for dataset in names if model_info.languages_of_dataset(workspace, dataset) == learnt]

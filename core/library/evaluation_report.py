@@ -266,7 +266,7 @@ def write(folder: Path, report: EvaluationReport) -> None:
 
 def read(folder: Path) -> EvaluationReport:
     """The report in `folder`; `UserError` when it is missing or damaged."""
-    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts.evaluate.")
+    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts evaluate.")
 
 
 def find(workspace: Workspace, run: str, step: int) -> tuple[Path, EvaluationReport, str] | None:

@@ -1,4 +1,4 @@
-"""The chain of jobs of the Start tab and of `scripts.demo`: download, prepare, tokenizer, extend, train.
+"""The chain of jobs of the Start tab and of the demo (`scripts/demo.py`): download, prepare, tokenizer, extend, train.
 
 Each job names the one before it in `after`, so all can be started at once, and a failure ends the chain there.
 """

@@ -62,7 +62,6 @@ def test_what_the_table_says_of_a_verb_is_there(name: str) -> None:
     # A sweep hands the device on to its trainings.
     assert verb.takes_device or "device" not in fields or name == "sweep"
     assert verb.presets_of in ("", *VERBS)
-    assert (ROOT / "scripts" / f"{name}.py").is_file()
 
 
 def test_each_options_class_has_a_verb() -> None:

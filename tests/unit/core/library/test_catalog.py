@@ -70,7 +70,7 @@ def test_of_what_is_no_run_the_trainings_are_named_that_can_be_used(workspace: W
     storage.delete(workspace, storage.parse("run:spoken"))
     with pytest.raises(UserError, match=r"no run named 'spoken' \(there: none\)") as caught:
         catalog.resolve(workspace, "run:spoken")
-    assert "scripts.storage restore run:spoken" in caught.value.hint
+    assert "scripts storage restore run:spoken" in caught.value.hint
 
 
 @pytest.mark.parametrize("reference", [

@@ -171,7 +171,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match="with 1 process, with 4 clips in a step; with 3 processes") as caught:
         setup.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
-    assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
+    assert f": python -m scripts train --workspace {world.path} --resume one;" in caught.value.hint
 
 
 @pytest.mark.parametrize(("dropout", "fits"), [(0.0, True), (0.1, False)])
