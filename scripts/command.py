@@ -31,7 +31,7 @@ from core.jobs.job import Job, load_job
 from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset, verb_module
-from core.library import catalog, model_info
+from core.library import catalog, model_info, presets
 from core.submission import storage
 from core.submission.jobs import submit, submit_certificate
 from core.workspace import Workspace
@@ -303,10 +303,10 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
 
     # Preflight and sweeps take the presets too, as their options extend those of a training.
     if issubclass(model, TrainOptions):
-        parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
+        parser.add_argument("--preset", choices=("auto", *presets.NAMES),
                             help="options for an amount of speech; auto chooses by the dataset's hours; --config and "
                                  "flags override it (default: none)")
-        parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
+        parser.add_argument("--memory", choices=get_args(presets.Memory), default="auto",
                             help="the preset for a GPU of this many GB; auto detects it (default: %(default)s)")
 
     add_arguments(parser, model)
@@ -425,7 +425,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = model_info.family_of_extension(workspace, extension).name
     devices = gpus.find_gpus() if above.get("device") != "cpu" else ()
-    chosen = model_info.fit_preset(family, model_info.speech_amount_of(workspace, dataset), devices,
+    chosen = presets.fit(family, presets.speech_amount_of(workspace, dataset), devices,
                                    arguments.preset or "auto", arguments.memory)
 
     print(f"Preset {chosen.name}: {chosen.words}")

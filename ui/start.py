@@ -36,7 +36,7 @@ from core.jobs.job import Job
 from core.jobs.reporter import duration_text, pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
-from core.library import model_info
+from core.library import model_info, presets
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
@@ -366,8 +366,8 @@ def data_view(workspace: Workspace, view: View) -> Html:
 
     lines = [f"{duration_text(card.duration_s)} of speech in {pluralize(card.clips, 'clip')}, {held_out} "
              f"of them held out ({held_out / card.clips:.0%})."]
-    if card.duration_s < model_info.MIN_TRAIN_SPEECH_S:
-        lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
+    if card.duration_s < presets.MIN_TRAIN_SPEECH_S:
+        lines.append(f"That is little: {duration_text(presets.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, 30 minutes or more is better.")
 
     # The last training tells more about the recordings than their amount.
@@ -376,7 +376,7 @@ def data_view(workspace: Workspace, view: View) -> Html:
     failed = last is not None and job_views.learned_nothing(last)
     if last is not None and failed:
         lines.append(f"The last training on these recordings: {job_views.short_outcome(last)}.")
-    if held_out < model_info.FEW_HELD_OUT:
+    if held_out < presets.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
 
@@ -888,15 +888,15 @@ def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
 
 
 def chosen_preset(workspace: Workspace, family: CatalogEntry, dataset: str,
-                  gpus: Sequence[Gpu]) -> model_info.FittedPreset:
+                  gpus: Sequence[Gpu]) -> presets.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
-    speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
-    return model_info.fit_preset(family.name, speech, gpus)
+    speech = presets.SpeechAmount() if dataset in ("", DEMO) else presets.speech_amount_of(workspace, dataset)
+    return presets.fit(family.name, speech, gpus)
 
 
 def _quick(family: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
-    return model_info.preset(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
+    return presets.for_family(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -927,7 +927,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
         language=language,
         extended_name=f"{stem}-{verb_form.in_a_name(language)}" if ":" in model else "",
         rules=",".join(filter(text_rules.ships, language.split(","))),
-        merges=model_info.preset(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+        merges=presets.for_family(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(options, extended_name=_free_name(workspace, options, states))
 
 

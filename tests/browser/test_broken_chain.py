@@ -15,7 +15,7 @@ from core.submission import job_chains
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take, choose, fill_opened
 from tests.serving import App, served
-from tests.unit.core.library.test_model_info_presets import world
+from tests.unit.core.library.test_presets import world
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]

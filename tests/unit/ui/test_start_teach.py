@@ -16,7 +16,7 @@ from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions
 from core.jobs.events import Step
 from core.jobs.job import create_job
 from core.jobs.state import JobState
-from core.library import model_info, records
+from core.library import model_info, presets, records
 from core.library.catalog import find_entry
 from core.submission import job_chains
 from core.workspace import Workspace
@@ -49,7 +49,7 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
 
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
-    preset = model_info.fit_preset("chatterbox", model_info.SpeechAmount(), (), "demo").options
+    preset = presets.fit("chatterbox", presets.SpeechAmount(), (), "demo").options
     assert asked.train == preset.model_copy(update={"mismatch_action": "stop"})
     steps = dict(job_chains.chain_steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
@@ -135,12 +135,12 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
         write_speech(workspace, name, hours)
         asked = start.chain_options(workspace, "chatterbox", "am", name, start.FULL)
         assert dict(job_chains.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
-        wanted = model_info.fit_preset("chatterbox", model_info.SpeechAmount(int(hours * 600), hours * 3600.0), (),
+        wanted = presets.fit("chatterbox", presets.SpeechAmount(int(hours * 600), hours * 3600.0), (),
                                        preset)
         assert asked.train == wanted.options.model_copy(update={"mismatch_action": "stop"})
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
         labels = [label for label, _ in start.length_choices(workspace, view)["choices"]]  # type: ignore[index]
-        assert labels[0].startswith(f"Preset {model_info.TITLES[preset]}: {asked.train.steps:,} steps")
+        assert labels[0].startswith(f"Preset {presets.TITLES[preset]}: {asked.train.steps:,} steps")
 
 
 def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) -> None:
