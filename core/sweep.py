@@ -83,7 +83,9 @@ def _run_trial(options: SweepOptions, workspace: Workspace, reporter: Reporter, 
     try:
         job = _trial_job(options, workspace, trial)
     except UserError as error:
-        # The options of this trial do not work; others may.
+        # The options of this trial do not work; others may. A full disk or a damaged trial ends the sweep.
+        if error.kind is ErrorKind.ENVIRONMENT or (workspace.runs / trial.run).exists():
+            raise
         reporter.emit(WarningRaised(f"Trial {index + 1} ({trial.description}) was not started. {error}"))
         return replace(trial, status="failed", message=error.message)
     reader = JobReader(job)
