@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from itertools import product
 from pathlib import Path
 
@@ -25,7 +26,14 @@ HINT = "Give a file of another machine, or one in the folders that the app was s
 _DESCRIPTORS = Path("/proc/self/fd")
 _WORKSPACES: list[str] = []
 """The real path of the workspace of this process, which may be read too."""
+_APP_FOLDERS = tuple(str(Path(__file__).resolve().parents[1] / name)
+                     for name in ("config", "core", "data", "docs", "models", "scripts", "ui"))
+"""The app's own texts, weights and demo, which readers of a source open too."""
+_TEMPORARY: set[str] = set()
+"""The real paths of this process's own temporary files and folders."""
 _PINS = ExitStack()
+_BLOCK_PINS: ContextVar[ExitStack | None] = ContextVar("block_pins", default=None)
+"""What the block of `pinned` has opened."""
 _GIVEN: dict[str, str] = {}
 """The path that a person gave, by the path of the pinned file."""
 
@@ -79,8 +87,12 @@ def _may_be_read(real: str) -> bool:
     return _is_inside(real, _folders()) or _is_inside(real, _linked())
 
 
-def _refusal(path: str | Path) -> UserError:
-    return UserError(f"{str(path)[:200]!r} is not in the folders that may be read.", HINT)
+class OutsideSources(UserError, ValueError):
+    """A path outside of the folders that may be read, whether it exists or not."""
+
+
+def _refusal(path: str | Path) -> OutsideSources:
+    return OutsideSources(f"{str(path)[:200]!r} is not in the folders that may be read.", HINT)
 
 
 def check(path: str | Path, *, links: bool = True) -> None:
@@ -204,11 +216,22 @@ def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
 
 
 def open_path(path: str | Path, *, in_place: bool = False) -> Path:
-    """As `opened`, until the block of `job` ends."""
+    """As `opened`, until the block of `job` or `pinned` ends."""
     _refuse_key(path)
     if not is_confined():
         return Path(path).expanduser()
-    return _PINS.enter_context(opened(path, in_place=in_place))
+    return (_BLOCK_PINS.get() or _PINS).enter_context(opened(path, in_place=in_place))
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """The block in which the page acts: what this thread opened by `open_path` is closed at its end."""
+    with ExitStack() as pins:
+        token = _BLOCK_PINS.set(pins)
+        try:
+            yield
+        finally:
+            _BLOCK_PINS.reset(token)
 
 
 @contextmanager
@@ -226,18 +249,56 @@ def job(workspace: Path) -> Iterator[None]:
 
 @contextmanager
 def verified(path: str | Path) -> Iterator[str]:
-    """`path` to read a file of a source from, opened and checked by descriptor if this process is confined.
+    """`path` to read a file from, opened and checked by descriptor if this process is confined.
 
-    What lies elsewhere by its name, such as the app's own data, is not checked.
+    Besides sources and workspace, the app's own data and what `temporary_folder` and `temporary_file` name may be read.
+    A path outside is refused in the same words whether it exists or not.
     """
     _refuse_key(path)
-    if not is_confined() or not _is_inside(os.path.abspath(path), _folders()):
+    if not is_confined() or not _WORKSPACES:
         yield str(path)
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    # This descriptor reads nothing, so that not even a device is opened before it is known where it lies.
     try:
-        if not _may_be_read(os.readlink(_DESCRIPTORS / str(descriptor))):
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        if not _may_be_verified(_real_path(path)):
+            raise _refusal(path) from None
+        raise
+    try:
+        if not _may_be_verified(os.readlink(_DESCRIPTORS / str(place))):
             raise _refusal(path)
+        try:
+            descriptor = os.open(f"{_DESCRIPTORS}/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+    finally:
+        os.close(place)
+    try:
         yield f"/proc/{os.getpid()}/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+def _may_be_verified(real: str) -> bool:
+    return _is_inside(real, (*_folders(), *_APP_FOLDERS, *_TEMPORARY)) or _is_inside(real, _linked())
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for files that this process makes and reads."""
+    with tempfile.TemporaryDirectory(prefix="lisan-") as folder, temporary_file(folder):
+        yield Path(folder)
+
+
+@contextmanager
+def temporary_file(path: str | Path) -> Iterator[None]:
+    """Let this process read a temporary file of its own."""
+    real = os.path.realpath(path)
+    _TEMPORARY.add(real)
+    try:
+        yield
+    finally:
+        _TEMPORARY.discard(real)

@@ -141,8 +141,9 @@ def read_text(path: Path, name: str = "") -> str:
     """
     hint = "Give a text file in UTF-8 or UTF-16."
     with reading(name or path, hint):
-        if not path.is_file() and path.exists():
-            raise UserError(f"{name or path} is no file of text.", hint)
+        with confinement.verified(path):  # before anything is said of it
+            if not path.is_file() and path.exists():
+                raise UserError(f"{name or path} is no file of text.", hint)
         content = read_bytes(path)
         return content.decode(encoding_of(content[:1 << 16]))
 

@@ -166,11 +166,20 @@ def _recogniser(value: str) -> str:
         return value
     if value.startswith(DATASET_RECOGNISER):
         return DATASET_RECOGNISER + _safe_name(value.removeprefix(DATASET_RECOGNISER))
-    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", value) and not Path(value).is_dir():
+    # What a person at the page writes tells nothing of the folder that the app was started in.
+    is_here = not confinement.is_confined() and Path(value).is_dir()
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", value) and not is_here:
         return value
-    if not value or ("/" not in value and not Path(value).is_dir()):
+    if not value or ("/" not in value and not is_here):
         raise ValueError(f"{value[:200]!r} names no recogniser; give `built-in`, `dataset:NAME`, OWNER/NAME of the hub, or a folder")
     return _absolute(value)
+
+
+def _recogniser_language(value: str) -> str:
+    """A recogniser's name of a language, which is a part of the name of a file in its folder."""
+    if re.search(r"[/\\\0]", value):
+        raise ValueError(f"{value!r} is no name of a language: give one such as `amh` or `amharic`, without slashes")
+    return value
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,8 @@ def _absolute(value: str) -> str:
 def _voice(value: str) -> str:
     """A voice of the model, or the absolute path of a recording, as the worker runs in another folder."""
     name = value.strip()
-    is_path = "/" in name or name.startswith("~") or (Path(name).suffix and os.path.isfile(name))
+    is_here = not confinement.is_confined() and bool(Path(name).suffix) and os.path.isfile(name)
+    is_path = "/" in name or name.startswith("~") or is_here
     return _absolute(name) if is_path and not name.startswith("speaker:") else value
 
 
@@ -245,6 +255,7 @@ BatchSize = Annotated[int, BeforeValidator(_batch_size)]  # clips, or 0 for `aut
 SampleRate = Annotated[int, AfterValidator(_rate)]  # Hz, or 0
 Recogniser = Annotated[str, AfterValidator(_recogniser), PathOption()]
 RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser), PathOption()]  # empty: the model's own
+RecogniserLanguage = Annotated[str, AfterValidator(_recogniser_language)]
 Place = Annotated[str, _or_nothing(_place), PathOption()]  # a name in the workspace, or an absolute path
 AbsolutePath = Annotated[str, _or_nothing(_absolute), PathOption()]
 SentenceFile = Annotated[str, _or_nothing(_sentence_file), PathOption()]
@@ -438,7 +449,7 @@ class TranscribeOptions(Options):
 
     segments: Name = Field("recordings", title="Segments", description="Name of the segments in the workspace.", json_schema_extra={"shown_default": "the one made last"})
     recogniser: Recogniser = Field("openai/whisper-small", title="Recogniser (ASR)", description="OWNER/NAME of a speech recogniser on the Hub that transformers supports, such as `openai/whisper-large-v3` or `facebook/mms-1b-all`; a folder; or `built-in`, for the built-in model's synthetic voices only.")
-    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
+    recogniser_language: RecogniserLanguage = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the Hub.")
     flag_below: float = Field(0.5, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower recogniser confidence are flagged for review.")
     drop_below: float = Field(0.0, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower recogniser confidence are excluded from the dataset; 0 keeps all.")
@@ -457,7 +468,7 @@ class AlignOptions(ClipOptions):
     segments: Name = Field("", validate_default=True, title="Name", description="Name of the segments in the workspace.")
     language: LanguageCode = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`.")
     recogniser: Recogniser = Field("facebook/mms-1b-all", title="Recogniser (CTC)", description="OWNER/NAME of a CTC recogniser on the Hub, such as `facebook/mms-1b-all`; a folder; `dataset:NAME`, trained on that dataset; or `built-in`, for the built-in model's synthetic voices only. The text is romanised where the recogniser lacks the script.")
-    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
+    recogniser_language: RecogniserLanguage = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the Hub.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations for the alignment; the clips keep the original text.")
     flag_below: float = Field(0.3, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower alignment score are flagged for review.")
@@ -635,7 +646,7 @@ class TrainOptions(Options):
     keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Number of last checkpoints to keep, beside the best and pinned ones; use 2 or more, as the last may be damaged.", json_schema_extra=_CHECKPOINTS | _MAY_CHANGE)
     evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; with fewer than 20 nothing is called learned. 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS | _MAY_CHANGE)
     recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, `built-in`, or `dataset:NAME`. Empty: that of the dataset, else the model's own, if it knows the language. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
-    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
+    recogniser_language: RecogniserLanguage = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
     evaluation_texts: SentenceFile = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line (and a tab and a category); `categories` is the list that comes with Lisan. Empty: held-out sentences. The run keeps a copy.", json_schema_extra=_CHECKPOINTS)
     evaluation_unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters in them", description="Letters of the evaluation texts that the tokenizer lacks: `leave_out` the letters, with a warning that names the sentences, or `refuse` to start.", json_schema_extra=_CHECKPOINTS)
     evaluation_metrics: bool = Field(False, title="All evaluation metrics", description="Measure word error, speaker similarity, naturalness, mel-cepstral distance and faults of the samples at each checkpoint, as `evaluate` does; about a second a sentence on a CPU.", json_schema_extra=_CHECKPOINTS)
@@ -880,7 +891,7 @@ class EvaluateOptions(Options):
     voices: Annotated[tuple[VoiceOrPath, ...], PathOption()] = Field((), title="Voices", description="Voices of the models, or paths of reference recordings; each sentence is spoken in each. Empty: in the model's own voice that is most like the recording of the sentence.")
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = Field((0,), title="Seeds", description="Each sentence is spoken with each seed.")
     recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: empty is that of the training or the model's own; else OWNER/NAME on the Hub, a folder, or `built-in`.")
-    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
+    recogniser_language: RecogniserLanguage = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")

@@ -40,7 +40,7 @@ from data.segmenters import from_flat_vocabulary
 
 _SAME = ("equal", "rounded")
 _UNREADABLE = ("missing", "misshapen", "transposed", "broken")
-_STEP = re.compile(r"step[_-]?(\d{1,12})(?!\d)")  # step in the name of a checkpoint
+_STEP = re.compile(r"steps?[_=-]?(\d{1,12})(?!\d)")  # step in the name of a checkpoint
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,8 @@ def _check_certificate(workspace: Workspace, main: Item, files: Sequence[PackedF
         raise UserError(f"{result.describe()} It is not packed.", result.hint)
     if result.outcome is not Outcome.PASSED:
         reporter.emit(WarningRaised(result.describe()))
+    if result.texts_note:
+        reporter.emit(WarningRaised(result.texts_note))
     return result.outcome
 
 

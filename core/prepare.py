@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import confinement
 from config.errors import UserError
 from config.languages import script_doubt
 from config.schema import AS_IS, DEMO, SHARD_IMPORT, SHARD_MERGE, PrepareOptions
@@ -550,7 +551,8 @@ def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folde
             assert stored is not None
             target.write_bytes(stored.content)
         else:
-            shutil.copyfile(row.row.audio, target)
+            with confinement.verified(row.row.audio) as source:
+                shutil.copyfile(source, target)
         with open(target, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != row.sha256:
                 raise UserError(f"{row.row.audio} was changed while it was imported.",

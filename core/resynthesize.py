@@ -6,11 +6,11 @@ It takes seconds and shows the best that the model can ever sound in this voice 
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
+from config import confinement
 from config.errors import UserError
 from config.schema import ResynthesizeOptions
 from core import compute
@@ -38,13 +38,13 @@ def run(options: ResynthesizeOptions, workspace: Workspace, reporter: Reporter) 
     chosen = family(family_name)
     (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
 
-    with stage(reporter, "read"), TemporaryDirectory() as temporary:
-        sampled = _clips(options, workspace, Path(temporary))
+    with stage(reporter, "read"), confinement.temporary_folder() as temporary:
+        sampled = _clips(options, workspace, temporary)
         if not sampled:
             raise UserError("None of the recordings can be read.", "Check the files, or give another source.")
         reporter.emit(Plan((f"{pluralize(len(sampled), 'clip')} through the codec and vocoder of {base_model}.",),
                            {"clips": len(sampled)}))
-        recordings = [_cut(*audio.read(Path(temporary) / clip.path)) for clip in sampled]
+        recordings = [_cut(*audio.read(temporary / clip.path)) for clip in sampled]
 
     with stage(reporter, "load"):
         device = compute.setup_device(options.device)

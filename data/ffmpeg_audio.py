@@ -43,7 +43,7 @@ def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: 
             "-i", f"file:{source}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact",
             "-fflags", "+bitexact", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
         ]
-        fault = _run(command, check)
+        fault = _run(command, check).replace(source, path.name)
         if fault:
             raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",
                             "Check that it plays, and that it has a sound track.")

@@ -14,16 +14,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import soundfile
 import soxr
 
 from config import confinement
+from config.confinement import OutsideSources
 from config.errors import UserError
 from data import ffmpeg_audio, sound_containers
 from data.channels import AUTO, OFFSET_LIMIT, ChannelStatistics, Downmix, Mix
@@ -182,7 +183,10 @@ _facts_lock = threading.Lock()
 def _stamp(path: Path) -> tuple[str, int, int]:
     """Tells a file's content from another one's."""
     try:
-        state = path.stat()
+        with confinement.verified(path) as source:
+            state = os.stat(source)
+    except OutsideSources:
+        raise
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     return str(path), state.st_mtime_ns, state.st_size
@@ -196,6 +200,10 @@ def _survey(path: Path, first_blocks: list[np.ndarray] | None, longest_s: float)
         container = sound_containers.inspect(path)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+    # libsndfile says of a file without a whole frame that it does not exist.
+    if container.kind == "mp3" and container.cut_off and container.present_s is None:
+        raise _unreadable(path, ValueError("it ends before its first frame of MP3 does, so it is cut off"))
 
     # libsndfile is tried first: it is faster than ffmpeg and keeps the sample format.
     fault: UserError | None = None
@@ -293,7 +301,8 @@ def _opened(path: str | Path, name: str | Path = "") -> Iterator[soundfile.Sound
         raise _unreadable(name or path, error) from error
 
 
-_decoded_files: dict[tuple[str, int, int], IO[bytes]] = {}
+_decoded_files: dict[tuple[str, int, int], tuple[Path, ExitStack]] = {}
+"""By the stamp of a recording its decoded copy, and what deletes it."""
 _MOST_DECODED = 3
 _decoded_lock = threading.Lock()
 
@@ -308,14 +317,16 @@ def _decoded(path: Path) -> Path:
         if stamp not in _decoded_files:
             # A generator may still read the oldest: its open file stays readable.
             while len(_decoded_files) >= _MOST_DECODED:
-                _decoded_files.pop(next(iter(_decoded_files))).close()
-            file = cast("IO[bytes]", tempfile.NamedTemporaryFile(suffix=".flac"))  # noqa: SIM115  closed when evicted
-            if files := sound_containers.inspect(path).files:
-                _join(path, files, Path(file.name))
-            else:
-                ffmpeg_audio.extract_audio(path, Path(file.name))
-            _decoded_files[stamp] = file
-        return Path(_decoded_files[stamp].name)
+                _decoded_files.pop(next(iter(_decoded_files)))[1].close()
+            with ExitStack() as stack:
+                copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(suffix=".flac")).name)
+                stack.enter_context(confinement.temporary_file(copy))
+                if files := sound_containers.inspect(path).files:
+                    _join(path, files, copy)
+                else:
+                    ffmpeg_audio.extract_audio(path, copy)
+                _decoded_files[stamp] = copy, stack.pop_all()
+        return _decoded_files[stamp][0]
 
 
 class _Part(io.RawIOBase):

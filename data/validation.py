@@ -434,8 +434,8 @@ def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
     if rare:
         findings.append(ValidationFinding("rare characters", "",
-                                       f"fewer than {limits.rare_occurrences} times in the texts checked here "
-                                       f"({len(valid)}): {' '.join(rare)}"))
+                                       f"Characters seen fewer than {limits.rare_occurrences} times in the texts "
+                                       f"checked here ({len(valid)}): {' '.join(rare)}"))
     return findings
 
 

@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
 import gradio as gr
 from gradio.blocks import Block
 
+from config import confinement
 from config.errors import UserError
 from core.jobs.checkpoint_names import CHECKPOINTS
 from core.jobs.state import POSITION_FILE as QUEUE
@@ -182,9 +184,10 @@ class Live:
     def view(self, tab: str, values: Mapping[str, object], memory: dict[Any, str] | None = None) -> View:
         texts = {name: "" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
                  for name, value in values.items()}
-        for name, text in texts.items():
+        for name, value in values.items():
             with suppress(UserError):
-                allowed.check_value(text)
+                if not is_text(self.watched.get(name)):
+                    allowed.check_value(value)
                 continue
             texts[name] = ""  # a path that may not be read; the button says so
         return View(tab, texts, tuple(self.board.states()), memory={} if memory is None else memory)
@@ -336,7 +339,8 @@ def _new_token(changes: bool) -> object:
 def _rendered(panel: _Panel, view: View) -> object:
     """The panel's value; if it fails, the error in an HTML panel, and no change in others."""
     try:
-        return panel.render(view)
+        with confinement.pinned():
+            return panel.render(view)
     except UserError as error:
         fault = job_views.fault(error.message, error.hint)
     except OSError as error:
@@ -354,14 +358,22 @@ def _file_fault(error: OSError) -> Html:
                            "Give another name, or look at the disk and its permissions.")
 
 
-def guarded(action: Callable[..., Sequence[object]], outputs: int, workspace: Workspace) -> Callable[..., object]:
+def is_text(component: Block | None) -> bool:
+    """Whether a widget takes a text of several lines, which is never a path."""
+    return isinstance(component, gr.Textbox) and component.lines > 1
+
+
+def guarded(action: Callable[..., Sequence[object]], outputs: int, workspace: Workspace,
+            inputs: Sequence[Block] = ()) -> Callable[..., object]:
     """`action` with errors shown in its first output, a notice; then the other outputs do not change."""
 
     def run(*values: object) -> object:
         try:
-            for value in values:
-                allowed.check_value(value)
-            values_out = action(*values)
+            for component, value in zip_longest(inputs, values):
+                if not is_text(component):
+                    allowed.check_value(value)
+            with confinement.pinned():
+                values_out = action(*values)
         except UserError as error:
             values_out = [job_views.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
         except OSError as error:

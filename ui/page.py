@@ -56,7 +56,7 @@ class Page:
         `files`: an input is an uploaded file, whose path Gradio must check.
         """
         settings = {**QUIET, "preprocess": files}
-        run = guarded(action, len(outputs), self.workspace)
+        run = guarded(action, len(outputs), self.workspace, inputs)
         self.live.pending.append(event(run, list(inputs), list(outputs), **settings))
 
     def go(self, button: gr.Button, tab: str) -> None:

@@ -21,7 +21,8 @@ from core.library.catalog import run_checkpoint
 from core.library.certificate import CERTIFICATE, NOT_PROVEN_YET
 from core.library.learning import LearningReport, read_report
 from core.library.verification import HashFile, NotHashed, Verification, hash_cache
-from core.workspace import Workspace
+from core.workspace import Workspace, resolve_inside
+from data.durable_files import check_no_link_out
 
 _RECORDINGS_CER = re.compile("error_(.+)_recordings")
 
@@ -82,12 +83,13 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
     """What is known of one prepared dataset."""
     path, damage = workspace.datasets / name / "dataset.yaml", ""
     try:
+        resolve_inside(workspace.datasets, name)  # the page or a job of others may name anything
         about = foreign.read_yaml(path)
         if not isinstance(about, dict):
             raise foreign.DamagedFile(f"{path} is damaged: it holds no names with values.", "Prepare it again.")
     except OSError as error:
         about, damage = {}, f"{path} is damaged: {foreign.reason_of(error)}."
-    except ValueError as error:
+    except (UserError, ValueError) as error:
         about, damage = {}, str(error)
     return DatasetSummary(name, str(about.get("language", "")), _count(about.get("clips")),
                           _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
@@ -97,13 +99,13 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
 def held_out_texts(workspace: Workspace, name: str, limit: int = 6, language: str = "") -> list[str]:
     """Sentences that a dataset keeps from training, the shorter first; of one `language`, where it has several."""
     try:
-        with foreign.open_plain(workspace.datasets / name / "manifest.jsonl") as file:
+        with foreign.open_plain(resolve_inside(workspace.datasets, name) / "manifest.jsonl") as file:
             clips = (foreign.loads(line) for line in file if line.strip())
             texts = (str(clip.get("text", "")) for clip in clips
                      if isinstance(clip, dict) and clip.get("split") == "held_out"
                      and language in ("", clip.get("language")))
             return heapq.nsmallest(limit, filter(None, texts), key=len)
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         return []
 
 
@@ -118,12 +120,12 @@ class OriginalRecording:
 
 def original_recording(workspace: Workspace, dataset: str, text: str) -> OriginalRecording | None:
     """The recording of a sentence of a dataset; None if one of the three is not there."""
-    path = workspace.datasets / dataset / "manifest.jsonl"
     try:
-        recording = _recordings(path).get(_plain(text)) if dataset else None
-    except (OSError, ValueError):
+        folder = resolve_inside(workspace.datasets, dataset)
+        recording = _recordings(folder / "manifest.jsonl").get(_plain(text))
+        is_present = recording is not None and check_no_link_out(folder, recording[0]).is_file()
+    except (OSError, ValueError, UserError):
         return None
-    is_present = recording is not None and (workspace.datasets / dataset / recording[0]).is_file()
     return OriginalRecording(dataset, *recording) if recording and is_present else None
 
 
@@ -214,8 +216,8 @@ def unproven_note(state: JobState) -> str:
 
 
 def is_imported(state: JobState) -> bool:
-    """Whether a run came from another workspace, so that what its trainer reported is its sender's word."""
-    return (state.job.directory / verification.IMPORTED).exists()
+    """Whether what the trainer of a run reported is the word of others, so that it is not shown in green."""
+    return verification.is_trained_elsewhere(state.job.directory)
 
 
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:

@@ -431,18 +431,22 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
 
     def look(source: str | None, language: str, name: str, model: str) -> Sequence[object]:
         source, code = (source or "").strip(), typed_code(language)
+        return show(dataset_tab.look(page, source, code), source, code, name, model)
+
+    def show(detected: object, source: str, code: str, name: str, model: str) -> Sequence[object]:
+        """What follows from what was `detected` in a source: its voice is measured, and it gets a name."""
         question = bool(source and code) and source_preview.script_question(source, code)
-        detected = dataset_tab.look(page, source, code)
-        if source and "data-assessment" in detected:
+        if source and "data-assessment" in str(detected):
             uploads.start_reproduction(page, model or CATALOG[0].name, source, code)
         return [detected, gr.update(visible=bool(question)),
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
-        report, saved, remaining = dataset_tab.save_upload(page, files, typed_code(language))
+        code = typed_code(language)
+        report, saved, remaining = dataset_tab.save_upload(page, files, code)
         if remaining is not None:  # refused
             return [report, gr.skip(), gr.skip(), saved, remaining]
-        return [*look(str(saved), language, name, model), saved, remaining]
+        return [*show(report, str(saved), code, name, model), saved, remaining]
 
     page.on(upload.upload, take, [upload, language, name, model_name], [assessment, any_script, name, source, upload],
             files=True)

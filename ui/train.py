@@ -644,6 +644,9 @@ def checkpoints_view(state: JobState | None) -> Html:
 
         rows.append((f"{step:,}", size_text(size), ", ".join(reasons)))
 
-    return join((table(("Step", "Size", "Reason"), rows),
-                 element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
-                         class_="hint") if names else NOTHING))
+    # Lists show a pinned checkpoint by its title, and commands need its reference.
+    references = [f"run:{state.id}@{name}" for name in names if name != checkpoint_names.CHOICE]
+    titles = "; ".join(title_of(state.job.workspace, reference) for reference in references)
+    pinned = (paragraph(f"Pinned checkpoints on Listen: {titles}", class_="small"),
+              paragraph("In commands: ", span("id", ", ".join(references)), class_="small"))
+    return join((table(("Step", "Size", "Reason"), rows), *(pinned if references else ())))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from config.schema import SHARD_MERGE, Options, TrainOptions
 from core.jobs.events import MAX_TIME
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
-from data.durable_files import atomic_directory, write_text
+from data.durable_files import atomic_directory, atomic_path
 
 NO_DEVICE = "none"
 DEVICE_FILES = Path("/dev")  # the driver shows its GPUs here; a test shows others
@@ -88,22 +89,42 @@ def change_options(job: Job, changes: Mapping[str, object]) -> tuple[Job, tuple[
     path = job.directory / "config.yaml"
     values = {**foreign.read_yaml(path), "options": updated.model_dump(mode="json")}
     try:
-        write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        with atomic_path(path) as temporary:
+            temporary.touch(mode=stat.S_IMODE(path.stat().st_mode))  # a file with a password stays its owner's
+            temporary.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}.", "Free some disk space, then resume it.",
                         ErrorKind.ENVIRONMENT) from error
     return load_job_directory(job.directory), resume_options.describe_changes(options, updated)
 
 
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{1,20}:[/\\]{1,3}"
+_ADDRESS = re.compile(rf"({_SCHEME})([^/\\?#\s]*)((?:(?!{_SCHEME})[^?#\s])*)(?:[\r\n]*[?#]\S*)?")
+"""An address anywhere in a text: scheme, authority, and path up to another address. `Path` makes one slash of two."""
+
+
 def public_name(source: str) -> str:
-    """`source` as others may read it: an address without user, password and query, which may hold a signature."""
-    match = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
-    return f"{match[1]}://{match[2].rpartition('@')[2]}{match[3]}" if match else source
+    """`source` as others may read it: addresses without user, password and query, which may hold a signature.
+
+    Of a text that begins with an address the query may go on behind a line end.
+    """
+    text = source.strip() if _ADDRESS.match(source.strip()) else source
+    if text is not source or _ADDRESS.match(source):
+        text = re.split("[?#]", text, maxsplit=1)[0]
+    return _ADDRESS.sub(lambda address: f"{address[1]}{address[2].rpartition('@')[2]}{address[3]}", text)
 
 
 def public_settings(settings: Mapping[str, object]) -> dict[str, object]:
-    """`settings` without user, password and query of the addresses among them."""
-    return {name: public_name(value) if isinstance(value, str) else value for name, value in settings.items()}
+    """`settings` without user, password and query of the addresses in them, at any depth."""
+    return {name: _public_value(value) for name, value in settings.items()}
+
+
+def _public_value(value: object) -> object:
+    if isinstance(value, str):
+        return public_name(value)
+    if isinstance(value, Mapping):
+        return public_settings(value)
+    return [_public_value(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),

@@ -26,7 +26,7 @@ from core.library.records import (
     Origin,
     read_model_record,
 )
-from core.workspace import KINDS, Workspace
+from core.workspace import KINDS, Workspace, resolve_inside
 from data.durable_files import hash_file
 from data.front_end import SEGMENTERS, SETTINGS_FILE, FrontEnd
 
@@ -265,7 +265,10 @@ def added_languages(workspace: Workspace, model: ModelReference) -> tuple[str, .
 
 def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     """Names of the voices that come with a base model."""
-    folder = workspace.models / model
+    try:
+        folder = resolve_inside(workspace.models, model)  # a record of others may name anything
+    except UserError:
+        return ()
     names = {path.stem for path in (folder / "voices").glob("*") if path.suffix in _SOUNDS}
     try:
         built_in = catalog.find_entry(catalog.family_of(workspace, model)).own_voice
@@ -291,8 +294,9 @@ def speakers(workspace: Workspace, model: ModelReference, language: str = "") ->
     clips: dict[str, Path] = {}
     names = [datasets.get(language, record.dataset), record.dataset, *datasets.values()]
     for name in filter(None, dict.fromkeys(names)):
-        for speaker, clip in reference_voices.list_speakers(workspace.datasets / name).items():
-            clips.setdefault(speaker, clip)
+        with suppress(UserError):  # a record of others may name anything
+            for speaker, clip in reference_voices.list_speakers(resolve_inside(workspace.datasets, name)).items():
+                clips.setdefault(speaker, clip)
     return clips
 
 

@@ -13,13 +13,13 @@ import json
 import os
 import re
 import uuid
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from config import confinement
 from config.errors import UserError
 
 KEY_VARIABLE = "LISAN_SERVE_KEY"
@@ -43,7 +43,7 @@ def read_key(host: str, key_file: str) -> str:
     """The bearer key; empty for none. `UserError` if it is unusable, or missing although others reach `host`."""
     if key_file:
         try:
-            key = Path(key_file).read_text(encoding="utf-8").strip()
+            key = confinement.open_path(key_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"The key file {key_file} cannot be read: {error}.", "Write the key into a text file.") \
                 from error

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import ErrorKind, UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
@@ -469,8 +469,9 @@ def _describe(folder: Path, name: str, link: Path, record: ModelRecord | None) -
     commit = digest = ""
 
     # The hub's library writes the commit and the hash beside its downloads.
-    with suppress(OSError, UnicodeDecodeError, IndexError):
-        lines = (folder / ".cache/huggingface/download" / f"{name}.metadata").read_text(encoding="utf-8").splitlines()
+    with suppress(OSError, ValueError, IndexError):
+        metadata = folder / ".cache/huggingface/download" / f"{name}.metadata"
+        lines = foreign.read_bytes(metadata, 1 << 16).decode("utf-8").splitlines()
         commit, digest = lines[0].strip(), lines[1].strip()
     if not digest and link.is_symlink() and path.parent.name == "blobs":  # snapshots/COMMIT/NAME -> blobs/HASH
         commit, digest = link.parent.name, path.name
@@ -485,8 +486,10 @@ def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, Expec
         progress = DownloadProgress(reporter, sum(file.expected.size for file in files))
         checked = {}
         for file in files:
-            hasher = hash_with_progress(file.path, file.expected, progress.add)
-            fault = hasher.fault() or _format_fault(file.path, file.name)
+            with confinement.verified(file.path) as source:
+                hasher = hash_with_progress(Path(source), file.expected,
+                                            lambda size, _source, name=file.path.name: progress.add(size, name))
+                fault = hasher.fault() or _format_fault(Path(source), file.name)
             if fault:
                 raise UserError(f"{file.path} is damaged: {fault}.", "Get that file again, or download the model.")
             checked[file.name] = ExpectedFile(hasher.size, hasher.sha256)
@@ -523,11 +526,15 @@ def same_disk(path: Path, folder: Path) -> bool:
 
 
 def _link_or_copy(source: Path, target: Path, progress: DownloadProgress) -> None:
-    try:
-        os.link(source, target)
-        progress.add(source.stat().st_size, target.name)
-    except OSError:  # another disk, a disk without links, or a file of another owner
-        with open(source, "rb") as reading, open(target, "wb") as writing:
+    with confinement.verified(source) as opened:
+        with suppress(OSError):  # another disk, a disk without links, or a file of another owner
+            os.link(source, target)
+            # The name may have been given to another file meanwhile.
+            if os.path.samestat(os.stat(opened), os.lstat(target)):
+                progress.add(os.stat(opened).st_size, target.name)
+                return
+            target.unlink()
+        with open(opened, "rb") as reading, open(target, "wb") as writing:
             while True:
                 block = reading.read(BLOCK_BYTES)
                 if not block:

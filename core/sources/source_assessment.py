@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import soundfile
@@ -140,8 +139,8 @@ def _with_recordings(source: str, rows: Sequence[SourceRow]) -> Iterator[list[So
         if not (path.is_file() and is_archive(path)):
             yield list(rows)
             return
-        with TemporaryDirectory() as temporary:
-            folder = Path(temporary) / path.name
+        with confinement.temporary_folder() as temporary:
+            folder = temporary / path.name
             folder.mkdir()
             inside = {row.audio: _inside(row.audio, path.name) for row in rows}
             unpack_archive(path, folder, shutil.disk_usage(folder).free, only=frozenset(inside.values()))

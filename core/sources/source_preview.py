@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from config import confinement, foreign
 from config.errors import UserError
@@ -197,8 +196,8 @@ def _opened_path(path: Path) -> Iterator[Path | None]:
         return
 
     # Only texts are unpacked: recordings become empty files.
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary) / path.name
+    with confinement.temporary_folder() as temporary:
+        folder = temporary / path.name
         folder.mkdir()
         try:
             unpack_archive(path, folder, shutil.disk_usage(folder).free, texts_only=True)

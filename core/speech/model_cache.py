@@ -163,8 +163,8 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
         record = records.read_record(source.folder / records.CHECKPOINT, CheckpointRecord)
         dataset, folders = record.dataset, [source.folder, workspace.model(record.origin.model)]
     # The texts of the dataset decide how long chunks may be.
-    texts = workspace.datasets / dataset
-    if dataset and texts.is_dir():
+    if dataset in workspace.list_datasets():
+        texts = workspace.datasets / dataset
         folders += [texts / "manifest.jsonl", texts / "dataset.yaml"]
     return folders
 

@@ -243,7 +243,7 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
                         "Put it back, or choose another (--recogniser).")
     else:
         if not Path(choice.recogniser).is_absolute():
-            recognisers.check(folder)
+            recognisers.check_content(workspace, folder)
         # A recogniser of the hub is loaded once for each language, because it is set to one.
         *further, last = (TranscribingRecogniser(HubTranscriber.load(folder, model.device, language, name), language)
                           for language, name in names.items())

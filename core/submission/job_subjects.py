@@ -13,10 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from config import foreign
+from config.errors import UserError
 from config.languages import language_name
 from core.jobs.state import JobState
 from core.jobs.verbs import verb_module
 from core.sources.downloader import public_name
+from core.workspace import resolve_inside
 
 _GENERATED = re.compile(r"\b[a-z_]+-\d{8}-\d{6}-([0-9a-f]{4})\b")
 _SHOWN = 60  # letters of a text or a source
@@ -36,7 +38,9 @@ def _language(state: JobState) -> str:
     code = state.job.settings.get("language")
     dataset = state.job.settings.get("dataset")
     if not code and dataset:
-        code = _language_of(state.job.workspace.datasets / str(dataset), int(time.monotonic() / _REMEMBERED_S))
+        with suppress(UserError):  # a job of others may name anything
+            folder = resolve_inside(state.job.workspace.datasets, str(dataset))
+            code = _language_of(folder, int(time.monotonic() / _REMEMBERED_S))
     return language_name(str(code)) if code and state.verb != "doctor" else ""
 
 

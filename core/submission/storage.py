@@ -69,6 +69,10 @@ class Item:
         return workspace.path / KINDS[self.kind]
 
     def path(self, workspace: Workspace) -> Path:
+        """Where it lies; `UserError` if its name, which a record of others may state, is no name of an entry."""
+        if not _is_entry(self.name):
+            raise UserError(f"{self.reference[:200]!r} names nothing that is stored: {self.name[:200]!r} is a path.",
+                            "The record that names it was tampered with: do not use it.")
         if self.kind == CHECKPOINT:
             return checkpoint_names.folder_of(workspace.runs / self.run, int(self.name.partition("@")[2]))
         return self.folder(workspace) / self.name
@@ -137,12 +141,16 @@ def parse(reference: str) -> Item:
     kind = "model" if kind == "base" else kind
     if kind == "run" and _CHECKPOINT_NAME.fullmatch(name) and not name.startswith("."):
         return Item(CHECKPOINT, name)
-    if kind not in KINDS or not name or "/" in name or "\0" in name or name in (".", "..", BIN) \
-            or (kind, name) == ("cache", _UPLOADS):
+    if kind not in KINDS or not _is_entry(name) or (kind, name) == ("cache", _UPLOADS):
         raise UserError(f"{reference!r} names nothing that is stored.",
                         f"Write KIND:NAME, such as run:first, or run:first@400 for one checkpoint of a run. The kinds: "
                         f"{', '.join(KINDS)}.")
     return Item(kind, name)
+
+
+def _is_entry(name: str) -> bool:
+    """Whether `name` can be that of an entry of a folder, other than the bin."""
+    return bool(name) and "/" not in name and "\0" not in name and name not in (".", "..", BIN)
 
 
 def list_items(workspace: Workspace) -> Iterator[Item]:
@@ -253,7 +261,10 @@ def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[Dependency]:
-    """What each extension, training, export and job that speaks depends on. A damaged record says nothing."""
+    """What each extension, training, export and job that speaks depends on. A damaged record says nothing.
+
+    Neither does a name in a record that is a path: what others wrote names nothing outside of the workspace.
+    """
     dependencies: list[Dependency] = []
     # The base model of each extension.
     models: dict[str, str] = {}
@@ -283,7 +294,7 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
             dependencies += _of_training(state, models)
         elif state.verb in ("compare", "synthesize", "evaluate"):
             dependencies += _of_speech(state, datasets)
-    return dependencies
+    return [dependency for dependency in dependencies if _is_entry(dependency.item.name)]
 
 
 def _of_speech(state: JobState, datasets: Mapping[str, str]) -> Iterator[Dependency]:

@@ -63,7 +63,7 @@ def count_spelled_rows(extended: FrontEnd) -> SpelledRowCounts:
 def count_rows_of_tokenizer(workspace: Workspace, tokenizer: str) -> SpelledRowCounts | None:
     """The counts for a tokenizer of the workspace; None when there is none. `UserError` when it is damaged."""
     settings = workspace.tokenizers / tokenizer / SETTINGS_FILE
-    return _counted_in(settings) if tokenizer and any(file_stamp(settings)) else None
+    return _counted_in(settings) if tokenizer in workspace.list_tokenizers() and any(file_stamp(settings)) else None
 
 
 @cached_by_file(8)

@@ -394,6 +394,10 @@ def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
         change = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
         yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
                "scope `gated`, or `full` with `--full-trainable adapters`.")
+    if options.adapter_rank_conditioner and not parameter_groups.has_adapters(options):
+        yield (f"Adapter rank {options.adapter_rank_conditioner} in the voice conditioner has no effect: scope "
+               f"{options.scope!r} has no adapters. Choose scope `gated`, or `full` with `--full-trainable "
+               "adapters`.")
     fields = TrainOptions.model_fields
     if options.scope != "full":
         named = _changed_options(options, [name for name, field in fields.items() if about(field, "scope") == "full"])

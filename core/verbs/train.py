@@ -10,7 +10,7 @@ from config.schema import PreflightOptions, TrainOptions
 from core.dataset import languages, review
 from core.jobs.events import Result
 from core.jobs.reporter import Reporter
-from core.library import model_info, records
+from core.library import catalog, model_info, records
 from core.library.records import ExtensionRecord
 from core.submission.job_subjects import Names
 from core.submission.requirements import dataset_language
@@ -35,6 +35,8 @@ def check(workspace: Workspace, options: TrainOptions) -> None:
         base = model_info.base_languages(workspace, record.origin.model)
     except UserError:
         return
+    if options.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:
+        raise catalog.no_conditioner_layers(options.adapter_rank_conditioner)
     language = dataset_language(workspace, options.dataset)
     if language:
         languages.check_targets(options.dataset, language.split(","), record.languages, base,

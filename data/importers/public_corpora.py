@@ -14,7 +14,7 @@ from pathlib import Path
 from config import foreign
 from config.errors import UserError
 from data.importers import corpora, tables, text_files
-from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, is_audio, split_of_folders
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, is_audio, leads_out, split_of_folders
 from data.importers.sidecars import walk_folders
 
 _LONGEST_WHOLE = 1 << 28  # characters of a JSON file that is read at once
@@ -97,7 +97,12 @@ def _lines(folder: Path, texts: Sequence[Path]) -> Iterator[tuple[str, Path, Pat
 def _there(folder: Path, *candidates: Path) -> str:
     """The first of the relative paths at which a file exists; else the first, which is then named as missing."""
     upper_case = [path.with_suffix(path.suffix.upper()) for path in candidates]
-    return str(next((path for path in (*candidates, *upper_case) if (folder / path).is_file()), candidates[0]))
+    return str(next((path for path in (*candidates, *upper_case) if _is_file(folder, path)), candidates[0]))
+
+
+def _is_file(folder: Path, path: str | Path) -> bool:
+    """Whether a file exists at a path below `folder`; what leads out of it is not looked up."""
+    return not leads_out(path) and (folder / path).is_file()
 
 
 def _fleurs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -174,7 +179,7 @@ def _aishell(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
         name, *words = line.split()
         parts = [(split, inside.parent / "wav" / split / name[6:11] / f"{name}.wav")
                  for split in ("train", "dev", "test")]
-        split, audio = next(((split, path) for split, path in parts if (folder / path).is_file()), ("", parts[0][1]))
+        split, audio = next(((split, path) for split, path in parts if _is_file(folder, path)), ("", parts[0][1]))
         yield ParsedUtterance(location, str(audio), "".join(words), name, name[6:11], split)
 
 
@@ -327,7 +332,7 @@ def _gpt_sovits_lists(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedIte
             else:
                 *_, place, name = ("", *re.split(r"[/\\]", item.audio))
                 audio = _there(folder, inside.parent / place / name, inside / place / name, inside / name)
-                yield replace(item, location=location, audio=audio if (folder / audio).is_file() else item.audio)
+                yield replace(item, location=location, audio=audio if _is_file(folder, audio) else item.audio)
 
 
 def _voxforge(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:

@@ -22,6 +22,7 @@ from typing import Literal
 
 from rapidfuzz import fuzz, process
 
+from config import confinement
 from config.languages import same_language
 from data import sound_containers
 from data.channels import AUTO
@@ -333,6 +334,12 @@ class RecordingNotFound(Exception):
     """The recording does not exist or may not be read; the message says why."""
 
 
+def leads_out(path: str | Path) -> bool:
+    """Whether a path, by its parts alone, does not lie below the folder that it is relative to."""
+    normal = os.path.normpath(str(path).replace("\\", "/"))
+    return os.path.isabs(normal) or normal.partition("/")[0] == ".."
+
+
 def is_audio(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
 
@@ -346,14 +353,15 @@ def is_film(path: Path) -> bool:
 class RecordingLookup:
     """Finds recordings of the source in `folder`.
 
-    Nothing outside of it is read, neither through `..` nor through a link. A table of this machine may name absolute
-    paths, since its author could read them; a downloaded one (`foreign`) may not.
+    Nothing outside of it is read, neither through `..` nor through a link, and `..` is not even looked up there, so
+    that a reason does not tell what exists. A table of this machine may name absolute paths, since its author could
+    read them; a downloaded one (`foreign`) may not, nor any table while sources are confined.
     """
 
     def __init__(self, folder: Path, *, foreign: bool = False, title: str = "") -> None:
         self.folder = folder
         self._title = title or str(folder)
-        self._foreign = foreign
+        self._foreign = foreign or confinement.is_confined()
         self._real = os.path.realpath(folder)
         places = [os.path.join(folder, place) for place in AUDIO_FOLDERS]
         self._places = [f"{path}/" for path in places if os.path.isdir(path)]
@@ -370,6 +378,8 @@ class RecordingLookup:
             # This is false too for a name that the system does not accept.
             if os.path.isfile(path):
                 return self._checked(Path(path), name)
+        if leads_out(name) and not os.path.isabs(name):
+            raise RecordingNotFound(f"{name[:60]!r} leads out of {self._title}; what lies outside is not read")
         nearest = self._nearest(name)
         raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self._title}"
                                 + (f"; the nearest name there is {nearest[:60]!r}" if nearest else ""))
@@ -401,6 +411,8 @@ class RecordingLookup:
                 yield name
         else:
             for place in self._places:
+                if ".." in pure.parts and leads_out(os.path.relpath(f"{place}{pure}", self.folder)):
+                    continue
                 yield f"{place}{pure}"
                 if not is_audio(name):
                     yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)

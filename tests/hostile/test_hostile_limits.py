@@ -20,12 +20,22 @@ from hypothesis import strategies as st
 
 from config import foreign
 from config.errors import UserError
-from config.schema import PackOptions, PrepareOptions
+from config.schema import (
+    CompareOptions,
+    EmotionOptions,
+    EvaluateOptions,
+    Options,
+    PackOptions,
+    PrepareOptions,
+    SoundOptions,
+    SynthesizeOptions,
+    TrainOptions,
+)
 from core import machine, pack
 from core.dataset import reference_text
 from core.jobs import locks, worker
 from core.jobs.events import Finished, Queued, Started, append_event
-from core.jobs.job import create_job, load_job
+from core.jobs.job import change_options, create_job, load_job, public_name
 from core.jobs.state import JobBoard
 from core.library import certificate
 from core.library.records import EXPORT_SUMS
@@ -200,6 +210,51 @@ def test_a_password_of_an_address_is_in_the_job_alone(address: str, tmp_path: Pa
     holding = {path for path in workspace.path.rglob("*") if path.is_file() and b"TOPSECRET" in path.read_bytes()}
     assert holding == {job.directory / "config.yaml"}
     assert JobBoard(workspace).states()[0].status == "finished"  # from the cache
+
+
+OPTIONS_WITH_ADDRESSES: dict[str, Callable[[str], tuple[str, Options]]] = {
+    "a path": lambda address: ("evaluate", EvaluateOptions(models=("base:tiny",), recogniser=address)),
+    "a list": lambda address: ("evaluate", EvaluateOptions(models=("base:tiny", f"folder:{address}"),
+                                                           voices=(address,))),
+    "a group": lambda address: ("synthesize", SynthesizeOptions(
+        text="a", sound=SoundOptions(emotion=EmotionOptions(emotion_clip=address)))),
+    "pairs": lambda address: ("compare", CompareOptions(finetuned="run:a", texts=(("en", f"see {address} there"),))),
+    "a hub's": lambda address: ("prepare", PrepareOptions(source=f"hub:{address}", dataset="a", language="sw")),
+    "words": lambda address: ("prepare", PrepareOptions(dataset="a", language="sw", licence=f"see {address}")),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS_WITH_ADDRESSES)
+@pytest.mark.parametrize("address", ["https://u:TOPSECRET@x.example/a?sig=TOPSECRET", "s3://AKIA:TOPSECRET@x/a",
+                                     "https:\\\\u:TOPSECRET@x/a", "https://x.example/a.zip#TOPSECRET"])
+def test_a_password_in_any_option_is_in_the_job_alone(address: str, option: str, tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    job = create_job(workspace, *OPTIONS_WITH_ADDRESSES[option](address), job_id="one")
+    assert stat.S_IMODE((job.directory / "config.yaml").stat().st_mode) == 0o600
+    for event in (Queued(), Started(1, 1), Finished({})):
+        append_event(job.journal, event)
+    assert JobBoard(workspace).states()[0].status == "finished"
+    holding = {path for path in workspace.path.rglob("*") if path.is_file() and b"TOPSECRET" in path.read_bytes()}
+    assert holding == {job.directory / "config.yaml"}
+
+
+def test_a_job_with_a_password_stays_its_owners_if_its_options_change(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    options = TrainOptions(recogniser="/a/https:/u:TOPSECRET@x/a", extension="a", dataset="b")
+    job = create_job(workspace, "train", options, job_id="one")
+    change_options(job, {"keep_last": 5})
+    assert stat.S_IMODE((job.directory / "config.yaml").stat().st_mode) == 0o600
+    assert load_job(workspace, "one").settings["keep_last"] == 5
+
+
+@pytest.mark.parametrize(("text", "public"), [
+    ("/data/what? a file#1", "/data/what? a file#1"), ("C:/a@b?c", "C:/a@b?c"), ("hub:owner/name@main",) * 2,
+    ("a@b.c",) * 2, ("demo",) * 2, ("12:30/5 @ noon?",) * 2,
+    ("see https://u:p@h/x?s=1 and ftp://u:p@h/y", "see https://h/x and ftp://h/y"),
+    ("https://u:p@h/x\n?s=1", "https://h/x\n"), ("/cwd/https:/u:p@h/x?s=1", "/cwd/https:/h/x"),
+    ("folder:/a/s3:/u:p@h/x", "folder:/a/s3:/h/x"), ("https://h/https://u:p@h/x", "https://h/https://h/x")])
+def test_addresses_alone_lose_their_passwords(text: str, public: str) -> None:
+    assert public_name(text) == public
 
 
 def test_passwords_in_a_cache_of_before_are_taken_out(tmp_path: Path) -> None:

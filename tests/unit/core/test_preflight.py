@@ -271,6 +271,15 @@ def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], 
     assert not said or str(changes["adapter"]) in said[0]
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"scope": "rows"}, True), ({"scope": "full"}, True), ({"scope": "gated"}, False),
+    ({"scope": "full", "full_trainable": "adapters"}, False)])
+def test_a_rank_in_the_conditioner_without_adapters_is_told(changes: dict[str, object], told: bool) -> None:
+    options = TrainOptions.model_validate({"adapter_rank_conditioner": 8, **changes})
+    said = [line for line in run_plan.unused_option_warnings(options) if "voice conditioner has no effect" in line]
+    assert bool(said) is told
+
+
 @pytest.mark.parametrize("scope", ["gated", "rows"])
 def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) -> None:
     odd = {"full_trainable": "heads", "layer_lr": 1e-4, "head_lr": 1e-3, "layer_lr_decay": 0.5, "distillation": 1.0,

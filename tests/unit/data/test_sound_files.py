@@ -146,6 +146,17 @@ def test_the_content_counts_and_not_the_suffix(ready: Workspace, tmp_path: Path)
         "0": ".flac", "1": ".flac", "2": ".mp3"}
 
 
+@needs_ffmpeg
+@pytest.mark.parametrize("kept", [40, 150])
+def test_an_mp3_without_a_whole_frame_is_said_to_be_cut_off(tmp_path: Path, kept: int,
+                                                            capfd: pytest.CaptureFixture[str]) -> None:
+    path = encoded(tmp_path / "a.mp3", speech(0), "-write_xing", "0", "-id3v2_version", "0", "-b:a", "64k")
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match="a.mp3 could not be read as audio: it ends before its first frame of MP3 does"):
+        read_sound(path)
+    assert "mpg123" not in capfd.readouterr().err
+
+
 def test_what_is_no_sound_is_named_by_what_it_is(tmp_path: Path) -> None:
     contents = {"Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
                 "web page": b"\n<!DOCTYPE html><html></html>", "ZIP archive": b"PK\x03\x04rest", "empty": b""}

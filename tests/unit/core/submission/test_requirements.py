@@ -292,6 +292,24 @@ def test_what_loads_a_base_model_that_is_in_the_bin_is_refused_at_once(installed
     assert check_requirements(installed_models, "pack", PackOptions(item="export:first")) == ()
 
 
+@pytest.mark.parametrize(("family", "refused"), [("tiny", True), ("chatterbox", True), ("indextts2", False)])
+def test_adapters_of_a_conditioner_are_refused_at_once_where_a_family_has_no_layers_for_them(
+        workspace: Workspace, family: str, refused: bool) -> None:
+    scenes.dataset(workspace)
+    (workspace.models / family).mkdir()
+    (workspace.extensions / "mine").mkdir()
+    write_record(workspace.extensions / "mine" / EXTENSION, ExtensionRecord(
+        "mine", "mine", ("am",), "mean", 0, "", Origin(family, family, "", 10, 10, "")))
+    options = TrainOptions(extension="mine", adapter_rank_conditioner=8)
+    assert check(workspace, options.model_copy(update={"adapter_rank_conditioner": 0})) == ()
+    if not refused:
+        assert check(workspace, options) == ()
+        return
+    with pytest.raises(UserError, match="rank 8 are wanted in the voice conditioner") as caught:
+        check(workspace, options)
+    assert "--adapter-rank-conditioner" in caught.value.hint
+
+
 def test_listen_without_a_base_model_says_which_one_is_missing(installed_models: Workspace) -> None:
     storage.delete(installed_models, storage.parse("model:tiny"))
     page = cast(Page, SimpleNamespace(workspace=installed_models, start=partial(
