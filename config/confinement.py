@@ -46,6 +46,9 @@ def limit(workspace: Path, folders: Sequence[str]) -> None:
     for folder in folders:
         if not Path(folder).expanduser().is_dir():
             raise UserError(f"--sources {folder!r} is not a folder.", "Give a folder that exists.")
+        if os.pathsep in os.path.realpath(Path(folder).expanduser()):
+            raise UserError(f"--sources {folder!r} has {os.pathsep!r} in its path, which would make two folders of it.",
+                            "Rename the folder.")
     if not _DESCRIPTORS.is_dir():
         raise UserError("--sources needs /proc/self/fd, which this system does not have.", "Start the app on Linux.")
     os.environ[VARIABLE] = os.pathsep.join(os.path.realpath(Path(folder).expanduser()) for folder in folders)
@@ -79,7 +82,8 @@ def _linked() -> list[str]:
     """The real paths of artefacts whose folder in the workspace is a link, such as a model on another disk."""
     links: list[str] = []
     for workspace, pattern in product(_WORKSPACES, ("*", "*/*")):
-        links += [os.path.realpath(path) for path in Path(workspace).glob(pattern) if path.is_symlink()]
+        linked = (path for path in Path(workspace).glob(pattern) if path.is_symlink())
+        links += [os.path.realpath(path) for path in linked if path.is_dir()]
     return links
 
 

@@ -133,12 +133,12 @@ _SENTENCES: Mapping[str, str] = {
     **dict.fromkeys(("num_workers", "pin_memory", "prefetch_factor"), _CACHED),
     **dict.fromkeys(("use_amp", "fp16", "bf16", "mixed_precision", "amp"),
                     "`precision: auto` takes what the device computes best; trained weights are float32"),
-    **dict.fromkeys(("train_ratio", "val_ratio", "test_ratio"), "python -m scripts.prepare --held-out"),
+    **dict.fromkeys(("train_ratio", "val_ratio", "test_ratio"), "python -m scripts prepare --held-out"),
     **dict.fromkeys(("dataset_path", "metadata_file", "data_dir", "train_manifest", "val_manifest"),
-                    "python -m scripts.prepare --source PATH"),
+                    "python -m scripts prepare --source PATH"),
     **dict.fromkeys(("pretrained_model", "base_checkpoint", "extended_model", "pretrained_path"),
-                    "python -m scripts.download --folder for a base, python -m scripts.import_model for a finetune"),
-    **dict.fromkeys(("tokenizer", "tokenizer_path"), "python -m scripts.tokenizer --tokenizer-file PATH"),
+                    "python -m scripts download --folder for a base, python -m scripts import_model for a finetune"),
+    **dict.fromkeys(("tokenizer", "tokenizer_path"), "python -m scripts tokenizer --tokenizer-file PATH"),
     **dict.fromkeys(("checkpoints", "output_dir", "log_dir", "checkpoint_dir"),
                     "everything lies in the workspace: --workspace, and --name of the run"),
     **dict.fromkeys(("use_ddp", "gpu_ids", "distributed"), "`processes`: one for each GPU"),
@@ -175,7 +175,7 @@ def read(path: Path) -> Translation:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Give a YAML file of settings.") from error
     if not is_foreign(values):
         raise UserError(f"{path.name} has no keys of another training program, such as `learning_rate` in a section "
-                        "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
+                        "`training`.", "A file of options of Lisan goes to python -m scripts train --config as it is.")
     translation = translate(values)
     parse_options(TrainOptions, dict(translation.options))
     return translation

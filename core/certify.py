@@ -33,7 +33,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
 
     `export:NAME` gets a certificate of its own files.
 
-    `run:ID@STEP` selected its checkpoint when the job was created (`job_chains.use_named_checkpoint`). It is not
+    `run:ID@STEP` selected its checkpoint when the job was created (`core.submission.jobs.submit`). It is not
     selected again here, because a person may have chosen another one before the job was resumed.
     """
     if options.run.startswith("export:"):

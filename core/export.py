@@ -454,8 +454,8 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
         "The certificate was computed from these files when the export was made: `certificate.json`. "
-        f"{verification.NO_PROOF_OF_ORIGIN} Compare it with the files: `python -m scripts.certify --check "
-        f"export:{record.name}`. Compute it again: `python -m scripts.certify --again --run export:{record.name}`.",
+        f"{verification.NO_PROOF_OF_ORIGIN} Compare it with the files: `python -m scripts certify --check "
+        f"export:{record.name}`. Compute it again: `python -m scripts certify --again --run export:{record.name}`.",
         "## Data and licence",
         f"- Base model: {base.title}, licence {base.licence}.\n"
         + ("- Its training data is not known here: make sure that its licence allows what you do with this model."

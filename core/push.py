@@ -88,7 +88,7 @@ def check_certificate(workspace: Workspace, folder: Path) -> Verification:
     if not result.proof.complete:
         raise UserError(f"The error rates of {folder.name} are {certificate.NOT_PROVEN_YET}: it was exported before "
                         "its certificate was complete. It is not pushed.",
-                        "Compute the certificate of its run, then export it again: python -m scripts.export.")
+                        "Compute the certificate of its run, then export it again: python -m scripts export.")
     if result.outcome is not Outcome.PASSED:
         raise UserError(f"{result.describe()} It is not pushed.", f"{EXPORT_AGAIN_HINT} {result.hint}")
     sums, certified = records.read_export_sums(folder), {file.path for file in result.proof.files}

@@ -207,7 +207,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     if not valid:
         long = any(finding.kind == "too long" for finding in errors)
         raise UserError(_nothing_left(entry_count, errors), (
-            "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
+            "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts align."
             if long else "Fix the dataset; each reason names the file or line."))
 
     # Lengths of texts and durations tell whether the table is shifted.

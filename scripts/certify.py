@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                "print the outcome as one line of JSON")
         parser.add_argument(_CHECK, required=True, metavar="REFERENCE", help="run:ID, run:ID@STEP or export:NAME")
         parser.add_argument("--signer", metavar="NAME_OR_KEY", default="", help=(
-            "exit code 0 only if this maker signed the export: a name of python -m scripts.signature list, or a public "
+            "exit code 0 only if this maker signed the export: a name of python -m scripts signature list, or a public "
             "key. Then a certificate that the maker computed and signed is enough"))
         return run_in_workspace(parser, words, check)
     return run_verb("certify", words)

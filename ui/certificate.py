@@ -225,7 +225,7 @@ def verified_view(result: Verification) -> Html:
         outcome, "Computed by the sender, not verified here")
     banner = div(f"verdict {tone}", element("strong", title), paragraph(result.reason), paragraph(
         "To compute it here from the files: Compute certificate, or ",
-        element("code", f"python -m scripts.certify --again --run {result.reference.partition('@')[0]}"), "."))
+        element("code", f"python -m scripts certify --again --run {result.reference.partition('@')[0]}"), "."))
     if outcome is Outcome.SENDER:
         claims = certificate_view(proof, claimed=True)
         return join((banner, *about, element("h3", "What the sender says"), claims))

@@ -230,4 +230,4 @@ def command_line(verb: str, options: Options, workspace: Path) -> str:
     """The equivalent command, ready to paste into a shell."""
     named = [name for name in VERBS[verb].needs if name in ("segments", "tokenizer", "extension", "dataset")]
     arguments = to_arguments(options, [*VERBS[verb].makes, *named])
-    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *arguments])
+    return shlex.join(["python", "-m", "scripts", verb, "--workspace", str(workspace), *arguments])

@@ -417,7 +417,7 @@ def _titles_of_flags() -> Mapping[str, str]:
 _FLAG = r"--[a-z][\w-]*(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./][\w:@./-]*(?<=[\w:@/]))?"
 """A flag, and its value where one follows."""
 _FLAGS = rf"{_FLAG}(?: {_FLAG})*"
-_COMMAND = r"(?:python -m )?scripts\.\w+(?:[^;().]|\.(?!\s|$))*?"
+_COMMAND = r"(?:python -m )?scripts \w+(?:[^;().]|\.(?!\s|$))*?"
 _SAID_TWICE = re.compile(rf"(?<![\w.])(?:{_COMMAND}|{_FLAGS}); on the page: ")
 """What a terminal needs, in front of its words for the page."""
 _DRAWER_TAB = re.compile(r"\b(Jobs|Storage|Doctor|Machine) tab\b(?! \()")
@@ -443,12 +443,12 @@ def on_page(text: str) -> str:
             return f"{name} {value}".rstrip()
         return f"“{title}”: {value}" if value and not value.isupper() else f"“{title}”"
 
-    if "--" not in text and "scripts." not in text or "torchrun" in text:
+    if "--" not in text and "scripts " not in text or "torchrun" in text:
         return _DRAWER_TAB.sub(r"\1 tab (under System)", text)
     # Flags are replaced after commands, as these contain flags.
     text = _SAID_TWICE.sub("", text.replace("--resume", "Resume"))
     text = _TAB_OR_COMMAND.sub(r"\1", text)
-    text = re.sub(rf"python -m scripts\.(\w+)((?: {_FLAG})*)", command, text)
+    text = re.sub(rf"python -m scripts (\w+)((?: {_FLAG})*)", command, text)
     text = re.sub(rf"`?(?<![\w-])({_FLAGS})`?", fields, text)
     return _DRAWER_TAB.sub(r"\1 tab (under System)", text)
 

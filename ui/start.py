@@ -32,7 +32,7 @@ from core.dataset import languages, review
 from core.dataset.review import check_texts_match
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
-from core.jobs.job import Job, create_job
+from core.jobs.job import Job
 from core.jobs.reporter import duration_text, pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
@@ -40,8 +40,12 @@ from core.library import model_info, presets
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
-from core.submission import job_chains, requirements
+from core.submission import job_chains
+from core.submission.jobs import submit
 from core.text import text_rules
+from core.verbs.extend import is_other_extension
+from core.verbs.prepare import check_new_dataset
+from core.verbs.tokenizer import is_other_tokenizer
 from core.workspace import KINDS, Workspace, free_name
 from ui import dataset as dataset_tab
 from ui import job_views, records, uploads, verb_form
@@ -483,7 +487,7 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": typed_code(language),
                                      "any_script": bool(any_script), "keep_edges": not clean,
                                      "remove_unspoken": bool(clean)})
-    requirements.check_new_dataset(workspace, options)
+    check_new_dataset(workspace, options)
     base: tuple[str, ...] = ()
     with suppress(UserError):  # a model that is not here yet is downloaded first
         base = (model_info.base_languages(workspace, model_info.base_of(workspace, model))
@@ -519,13 +523,9 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
         language, dataset = prepare.language, prepare.dataset
 
     options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), prepare)
-    jobs = job_chains.create_chain(page.workspace, options)
-    training = jobs[-1]
-
-    # The comparison and the certificate wait for the training.
-    compared = comparison_options(page.workspace, options, training.id)
-    comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
-    for job in (*jobs, comparison, job_chains.create_certify_job(training)):
+    jobs = job_chains.submit_chain(page.workspace, options, comparison=comparison_options(page.workspace, options))
+    *_, training, comparison, _certificate = jobs
+    for job in jobs:
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
             page.show(training.id), page.show(comparison.id), "", "", None, False, True]
@@ -571,15 +571,14 @@ def further_options(workspace: Workspace, states: Sequence[JobState], length: st
 def _further(page: Page, length: str) -> Sequence[object]:
     states = chain_of(page.live.board.states())
     options = further_options(page.workspace, states, length, page.gpus())
-    requirements.check_requirements(page.workspace, "train", options)
-    jobs = [create_job(page.workspace, "train", options, after=(_id_of(_last_training(states)),))]
-    for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
-        again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{jobs[0].id}"})
-        jobs.append(create_job(page.workspace, "compare", again, after=(jobs[0].id,)))
-    for job in (*jobs, job_chains.create_certify_job(jobs[0])):
+    # The last comparison is made again with the new training.
+    comparisons = [state.job.settings for state in states if state.verb == "compare"]
+    comparison = parse_options(CompareOptions, comparisons[-1]) if comparisons else None
+    jobs = submit(page.workspace, "train", options, after=(_id_of(_last_training(states)),), comparison=comparison)
+    for job in jobs:
         control.start(job)
     return [job_views.notice("Training started on the weights of the last one."), jobs[0].id, page.show(jobs[0].id),
-            page.show(jobs[-1].id) if len(jobs) > 1 else gr.skip()]
+            page.show(jobs[1].id) if comparison else gr.skip()]
 
 
 def follow(view: View) -> str:
@@ -953,20 +952,20 @@ def _taken(workspace: Workspace, options: job_chains.ChainOptions, states: Seque
 
     def is_other(step: Options) -> bool:
         if isinstance(step, TokenizerOptions):
-            return requirements.is_other_tokenizer(workspace, name, step.model_dump(), states)
-        return isinstance(step, ExtendOptions) and requirements.is_other_extension(
+            return is_other_tokenizer(workspace, name, step.model_dump(), states)
+        return isinstance(step, ExtendOptions) and is_other_extension(
             workspace, name, step.tokenizer, step.initialisation, str(step.seed))
 
     return any(is_other(step) for _, step in job_chains.chain_steps(options))
 
 
-def comparison_options(workspace: Workspace, options: job_chains.ChainOptions, run: str) -> CompareOptions:
-    """The comparison to make when `run` has finished; without texts, a held-out sentence of each language.
+def comparison_options(workspace: Workspace, options: job_chains.ChainOptions) -> CompareOptions:
+    """The comparison to make when the chain has finished; without texts, a held-out sentence of each language.
 
     It is in the voice of the recordings, except for the demo, whose voices the base has.
     """
     base = options.model if ":" in options.model else f"base:{options.model}"
-    ends: dict[str, object] = {"base": base, "finetuned": f"run:{run}"}
+    ends: dict[str, object] = {"base": base}
     if options.source != DEMO:
         ends["voice"] = SPEAKER
     if family_of_model(workspace, options.model).preset != "demo":

@@ -238,7 +238,7 @@ def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` if there is none or it is damaged."""
     if not path.is_file():
         raise UserError(f"There is no certificate at {path}.",
-                        "Compute it: python -m scripts.certify; on the page: the Share tab.")
+                        "Compute it: python -m scripts certify; on the page: the Share tab.")
     # The file may be foreign, so its size is limited before it is read.
     size = path.stat().st_size
     if size > _MOST_BYTES:

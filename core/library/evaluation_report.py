@@ -313,7 +313,7 @@ def _hash_page(folder: Path) -> str:
 
 def read(folder: Path) -> EvaluationReport:
     """The report in `folder`; `UserError` when it is missing or damaged."""
-    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts.evaluate.")
+    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts evaluate.")
 
 
 def find(workspace: Workspace, run: str, step: int, weights: str) -> tuple[Path, EvaluationReport, str] | None:

@@ -93,7 +93,7 @@ def save_recording(workspace: Workspace, path: Path, title: str) -> tuple[Path, 
 
 def list_recordings(workspace: Workspace) -> list[Path]:
     """The recordings in the workspace, the newest first."""
-    recordings = [path for path in workspace.voices.glob("*.wav") if not path.name.startswith(".")]
+    recordings = [path for path in workspace.voices.glob("[!.]*.wav") if path.is_file()]
     return sorted(recordings, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 

@@ -33,7 +33,7 @@ from core.library.records import EXPORT_CARD, EXPORT_SUMS, MODEL_RECORD
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import check_relative_path, hash_file
 
-AGAIN_HINT = "Compute it again: python -m scripts.certify --again --run {reference}; on the page: the Share tab."
+AGAIN_HINT = "Compute it again: python -m scripts certify --again --run {reference}; on the page: the Share tab."
 IMPORTED = "imported.json"
 """In the folder of a run that came from another workspace: what its trainer reported cannot be checked here."""
 NO_PROOF_OF_ORIGIN = ("Files that lie beside each other cannot prove who made them. A certificate of another workspace "

@@ -203,5 +203,5 @@ def _opened_path(path: Path) -> Iterator[Path | None]:
             unpack_archive(path, folder, shutil.disk_usage(folder).free, texts_only=True)
             yield folder
         except UserError as error:
-            error.rename({f"{folder}/": "", str(folder): path.name, temporary: "the archive"})
+            error.rename({f"{folder}/": "", str(folder): path.name, str(temporary): "the archive"})
             raise

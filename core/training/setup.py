@@ -340,7 +340,7 @@ def _describe_difference(current_folder: Path, saved_folder: Path, current: Orig
 
 def init_from_command(run_dir: Path, step: int) -> str:
     """The command of a new run from the weights of this one."""
-    return f"python -m scripts.train --init-from run:{run_dir.name}@{step}"
+    return f"python -m scripts train --init-from run:{run_dir.name}@{step}"
 
 
 def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callable[[str], None],

@@ -96,7 +96,7 @@ def test_no_name_in_a_record_reads_a_folder_outside(way: str, workspace: Workspa
     assert SECRET not in shown
 
 
-@pytest.mark.parametrize("way", NAMES)
+@pytest.mark.parametrize("way", ["up", *(pytest.param(way, marks=pytest.mark.slow) for way in list(NAMES)[1:])])
 @pytest.mark.parametrize("option", ["dataset", "extension"])
 def test_no_folder_outside_is_packed_with_a_run_that_names_it(option: str, way: str, workspace: Workspace,
                                                              tmp_path: Path) -> None:
@@ -109,6 +109,13 @@ def test_no_folder_outside_is_packed_with_a_run_that_names_it(option: str, way: 
     assert "secret" not in f"{result['packed']} {result['missing']}"
     assert all("/" not in dependency.item.name
                for dependency in storage.find_dependencies(workspace, JobBoard(workspace).states()))
+
+
+def test_a_folder_whose_path_would_be_read_as_two_is_no_source(workspace: Workspace, tmp_path: Path) -> None:
+    folder = tmp_path / "allowed:" / "secret"
+    folder.mkdir(parents=True)
+    with pytest.raises(UserError, match="two folders"):
+        confinement.limit(workspace.path, [str(folder)])
 
 
 def test_an_item_whose_name_is_a_path_has_no_place(workspace: Workspace, tmp_path: Path) -> None:
@@ -184,7 +191,7 @@ def told(source: Path, workspace: Workspace) -> str:
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["up", *(pytest.param(form, marks=pytest.mark.slow) for form in list(FORMS)[1:])])
 def test_a_row_does_not_tell_whether_a_file_outside_exists(form: str, table: str, workspace: Workspace,
                                                           tmp_path: Path) -> None:
     folder = tmp_path / "allowed" / "source"
@@ -282,6 +289,15 @@ def test_a_model_file_exchanged_for_a_link_is_not_taken(workspace: Workspace, tm
     source.write_text("mine")
     base_models._link_or_copy(source, target, progress)
     assert target.read_text() == "mine"
+
+
+def test_a_recording_of_the_workspace_that_is_a_link_out_is_not_read(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.voices.mkdir()
+    (workspace.voices / "mine.wav").symlink_to(tmp_path / "secret" / f"{HERE}.wav")
+    (workspace.voices / "none.wav").symlink_to(tmp_path / "secret" / f"{MISSING}.wav")
+    with pytest.raises(UserError, match="may be read"):
+        reference_voices.read_recording(workspace.voices / "mine.wav")
+    assert [path.name for path in reference_voices.list_recordings(workspace)] == ["mine.wav"]
 
 
 def test_a_relative_word_tells_nothing_of_the_apps_folder(workspace: Workspace, tmp_path: Path) -> None:

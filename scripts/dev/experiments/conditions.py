@@ -3,7 +3,7 @@
     python -m scripts.dev.experiments.conditions FOLDER OUT [--clips 300]
 
 FOLDER has `clips/` and `metadata.csv` with a line `clips/NAME|text` for each clip. OUT gets a folder of the same kind
-for each condition, which `python -m scripts.prepare --source` reads: `clean`, the recordings themselves; `telephone`,
+for each condition, which `python -m scripts prepare --source` reads: `clean`, the recordings themselves; `telephone`,
 300 to 3,400 Hz at 8 kHz in the eight bits of mu-law (ITU-T G.711); `noise`, pink noise 20 dB below the voice; and
 `room`, an exponential decay of 0.8 s to -60 dB that is as strong as the direct sound.
 """

@@ -198,7 +198,7 @@ def test_the_parts_one_by_one_make_the_same_tokenizer(ready: Workspace) -> None:
 def test_merging_before_learning_is_refused(ready: Workspace) -> None:
     with pytest.raises(UserError, match=r"new\.pieces\.json") as caught:
         tokenizer.run(options("somali").model_copy(update={"part": "merge"}), ready, Recorder())
-    assert "scripts.tokenizer train" in caught.value.hint
+    assert "scripts tokenizer train" in caught.value.hint
 
 
 @pytest.mark.parametrize("code", ["tr-tr", "az-latn", "tur", "crh", "kaa-latn", "azj-latn-az"])

@@ -308,7 +308,7 @@ def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path
 def test_a_killed_driver_leaves_no_worker_and_its_job_resumes(tmp_path: Path) -> None:
     here = prepared(tmp_path / "here", 300, variants=0)
     workspace = demo_workspace(tmp_path / "there")
-    command = [sys.executable, "-m", "scripts.prepare", "--workspace", str(workspace.path), "--max-clips", "300",
+    command = [sys.executable, "-m", "scripts", "prepare", "--workspace", str(workspace.path), "--max-clips", "300",
                "--device", "cpu", "--engine", "processes", "--workers", "2", "--name", "killed"]
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     fingerprint = family("tiny").extractor_fingerprint(workspace.model("tiny"))
