@@ -44,15 +44,15 @@ help:
 install: $(INSTALLED)
 
 run: $(INSTALLED)
-	@test -d "$(WORKSPACE)/models/tiny" || $(PY) -m scripts.download --workspace "$(WORKSPACE)"
-	@test -d "$(WORKSPACE)/datasets/amharic-demo" || $(PY) -m scripts.prepare --workspace "$(WORKSPACE)"
+	@test -d "$(WORKSPACE)/models/tiny" || $(PY) -m scripts download --workspace "$(WORKSPACE)"
+	@test -d "$(WORKSPACE)/datasets/amharic-demo" || $(PY) -m scripts prepare --workspace "$(WORKSPACE)"
 	$(PY) app.py --workspace "$(WORKSPACE)" $(ARGS)
 
 demo: $(INSTALLED)
-	$(PY) -m scripts.demo --workspace "$(WORKSPACE)"
+	$(PY) -m scripts demo --workspace "$(WORKSPACE)"
 
 doctor: $(INSTALLED)
-	$(PY) -m scripts.doctor --workspace "$(WORKSPACE)"
+	$(PY) -m scripts doctor --workspace "$(WORKSPACE)"
 
 check: lint types
 

@@ -241,11 +241,11 @@ def serve(board: JobBoard, options: argparse.Namespace, port: int, auth: tuple[s
 
 
 def check_machine(workspace: Workspace, findings: list[MachineCheck]) -> None:
-    """Fill `findings` with what `scripts.doctor --start` does not like, and say it.
+    """Fill `findings` with what `python -m scripts doctor --start` does not like, and say it.
 
     It runs in a process of its own: it may load torch, which this one must not.
     """
-    command = [sys.executable, "-m", "scripts.doctor", "--start", "--json", "--workspace", str(workspace.path)]
+    command = [sys.executable, "-m", "scripts", "doctor", "--start", "--json", "--workspace", str(workspace.path)]
     process = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     try:
         rows = json.loads(process.stdout.splitlines()[-1])["checks"]

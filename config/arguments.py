@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from config.schema import ANY_STEPS, GROUPS, Options
+from config.schema import ANY_STEPS, GROUPS, Options, about
 
 _LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -32,13 +32,12 @@ class Flag:
 
     @property
     def positional(self) -> bool:
-        return self.field.json_schema_extra == {"positional": True}
+        return bool(about(self.field, "positional"))
 
     @property
     def group(self) -> str:
         """Its heading in a form and in the help, one of `GROUPS`; empty: none."""
-        extra = self.field.json_schema_extra
-        return str(extra.get("group", "")) if isinstance(extra, dict) else ""
+        return str(about(self.field, "group", ""))
 
     @property
     def destination(self) -> str:
@@ -132,9 +131,9 @@ def _shape(flag: Flag) -> dict[str, Any]:
     """How argparse reads the value: a choice, a switch, a list (several words, or the flag repeated), or a word."""
     annotation = flag.field.annotation
     if get_origin(annotation) is Literal:
-        choices, extra = get_args(annotation), flag.field.json_schema_extra
-        if isinstance(extra, dict) and "bare" in extra:  # the value of the flag alone
-            return {"choices": choices, "nargs": "?", "const": extra["bare"]}
+        choices, value_of_flag_alone = get_args(annotation), about(flag.field, "bare")
+        if value_of_flag_alone is not None:
+            return {"choices": choices, "nargs": "?", "const": value_of_flag_alone}
         return {"choices": choices, "nargs": "?", "metavar": flag.path[-1]} if flag.positional else {"choices": choices}
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}
@@ -153,9 +152,8 @@ def _shape(flag: Flag) -> dict[str, Any]:
 
 
 def _help(flag: Flag) -> str:
-    default, extra = flag.field.get_default(call_default_factory=True), flag.field.json_schema_extra
-    default_text = "none" if default in ((), "") else default
-    default_text = extra.get("shown_default", default_text) if isinstance(extra, dict) else default_text
+    default = flag.field.get_default(call_default_factory=True)
+    default_text = about(flag.field, "shown_default", "none" if default in ((), "") else default)
     bounds_of = [(words, getattr(limit, name, None)) for limit, (name, words) in product(
         flag.field.metadata, _LIMITS.items())]
     limits = [f"{words} {bound}" for words, bound in bounds_of if bound is not None]

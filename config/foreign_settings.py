@@ -92,7 +92,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[object], object], str]] = {
         "layer_lr", _positive, "rate of the base's layers, in scope `full`; new rows and adapters keep the preset's "
         "rates (`row_lr`, `adapter_lr`), which are higher because they start from nothing")),
     "weight_decay": ("weight_decay", _not_negative, "of the adapters; rows and base weights have none"),
-    "optimizer": ("optimizer", _optimizer, "AdamW, or AdamW with a state of 8 bits"),
+    **dict.fromkeys(("optimizer", "optim"), ("optimizer", _optimizer, "AdamW, or AdamW with a state of 8 bits")),
     **dict.fromkeys(("lr_scheduler", "lr_scheduler_type", "scheduler"), (
         "schedule", _schedule, "cosine, linear or constant; the preset's otherwise")),
     **dict.fromkeys(("warmup_steps", "num_warmup_steps", "warmup"), ("warmup", _not_negative, "steps of warmup")),
@@ -133,12 +133,12 @@ _SENTENCES: Mapping[str, str] = {
     **dict.fromkeys(("num_workers", "pin_memory", "prefetch_factor"), _CACHED),
     **dict.fromkeys(("use_amp", "fp16", "bf16", "mixed_precision", "amp"),
                     "`precision: auto` takes what the device computes best; trained weights are float32"),
-    **dict.fromkeys(("train_ratio", "val_ratio", "test_ratio"), "python -m scripts.prepare --held-out"),
+    **dict.fromkeys(("train_ratio", "val_ratio", "test_ratio"), "python -m scripts prepare --held-out"),
     **dict.fromkeys(("dataset_path", "metadata_file", "data_dir", "train_manifest", "val_manifest"),
-                    "python -m scripts.prepare --source PATH"),
+                    "python -m scripts prepare --source PATH"),
     **dict.fromkeys(("pretrained_model", "base_checkpoint", "extended_model", "pretrained_path"),
-                    "python -m scripts.download --folder for a base, python -m scripts.import_model for a finetune"),
-    **dict.fromkeys(("tokenizer", "tokenizer_path"), "python -m scripts.tokenizer --tokenizer-file PATH"),
+                    "python -m scripts download --folder for a base, python -m scripts import_model for a finetune"),
+    **dict.fromkeys(("tokenizer", "tokenizer_path"), "python -m scripts tokenizer --tokenizer-file PATH"),
     **dict.fromkeys(("checkpoints", "output_dir", "log_dir", "checkpoint_dir"),
                     "everything lies in the workspace: --workspace, and --name of the run"),
     **dict.fromkeys(("use_ddp", "gpu_ids", "distributed"), "`processes`: one for each GPU"),
@@ -147,6 +147,7 @@ _SENTENCES: Mapping[str, str] = {
     **dict.fromkeys(("sample_texts", "n_samples"), "--evaluation-texts FILE: language code, tab, sentence per line"),
     "mel_loss_weight": "the speech loss has the weight 1; `text_loss_weight` is relative to it",
     "early_stopping": "on with `patience` above 0",
+    "warmup_ratio": "`warmup` counts steps; epochs and minutes shorten a warmup that is too long",
     **dict.fromkeys(("betas", "eps", "lr_decay", "min_epochs", "adam_epsilon"), _NOT_HERE),
     **dict.fromkeys(("wandb_project", "wandb_entity"), "the environment variables of wandb"),
     "enabled": "a finetune is what this program makes",
@@ -174,7 +175,7 @@ def read(path: Path) -> Translation:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Give a YAML file of settings.") from error
     if not is_foreign(values):
         raise UserError(f"{path.name} has no keys of another training program, such as `learning_rate` in a section "
-                        "`training`.", "A file of options of Lisan goes to python -m scripts.train --config as it is.")
+                        "`training`.", "A file of options of Lisan goes to python -m scripts train --config as it is.")
     translation = translate(values)
     parse_options(TrainOptions, dict(translation.options))
     return translation
@@ -194,7 +195,8 @@ def translate(values: Mapping[str, object]) -> Translation:
         if name == "patience" and stopping is False:
             translated = 0
         if translated is None or option in options:
-            keys.append(TranslatedKey(key, value, "", words or _NOT_HERE))
+            reason = f"`{option}` is set by another key" if option in options else f"not a value of `{option}` here"
+            keys.append(TranslatedKey(key, value, "", reason))
             continue
         options[option] = int(translated) if option in _WHOLE and isinstance(translated, float) else translated
         keys.append(TranslatedKey(key, value, option, words))

@@ -43,6 +43,10 @@ _NEAR = 5  # suggestions for an unknown code
 _SEVERAL_SCRIPTS = {"Hans": ("Hani", "Bopo"), "Hant": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"),
                     "Kore": ("Hang", "Hani")}  # codes of ISO 15924 that stand for several scripts
 _ALIKE = {"Latn", "Grek", "Cyrl"}  # scripts with letters that look the same
+_LATIN_TWINS = {"ε": "ɛ", "ω": "ꞷ", "γ": "ɣ", "β": "ꞵ", "φ": "ɸ", "χ": "ꭓ", **dict.fromkeys("δθλξπσψ", "")}
+"""Greek letters that look like no letter of ASCII, and Latin letters of the same shape: orthographies such as that of
+Mboshi write them beside Latin letters."""
+_LATIN_CAPITALS = frozenset("ΕΒΧ")  # of these letters, capitals that do look like one of ASCII
 _NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # marks that belong to every script
 _EXAMPLE = 40  # characters
 
@@ -171,21 +175,32 @@ def doubt(code: str) -> str:
 def script_doubt(code: str, texts: Iterable[str]) -> str:
     """Why the letters of `texts` may be wrong for the language, as a sentence that names the scripts; else empty.
 
-    Either most letters belong to no script of the language, or a word mixes two scripts whose letters look alike. For a
-    language without a registered code, only such words are reported. fontTools knows the script of each letter.
+    Either most letters belong to no script of the language, or a word mixes two scripts whose letters look alike, or
+    one letter has two codes. For a language without a registered code, only the latter two are reported. fontTools
+    knows the script of each letter.
     """
     from fontTools.unicodedata import script  # slow: its tables take a moment
 
-    script_of = cache(script)
+    script_of, usual = cache(script), _usual_scripts(code)
     letters: Counter[str] = Counter()
     text_of: dict[str, str] = {}  # an example for each script
+    text_of_letter: dict[str, str] = {}  # and for each letter of `_LATIN_TWINS`, on both sides
+    twins = {*_LATIN_TWINS, *filter(None, _LATIN_TWINS.values())}
     mixed, example = 0, ""
+    capitals: dict[str, tuple[int, str]] = {}  # words with one of `_LATIN_CAPITALS`, and an example
     for text in texts:
         for word in text.split():
             script_by_letter = [(letter, script_of(letter)) for letter in word if letter.isalpha()]
+            # In Latin text, Greek letters that look like no Latin one belong to the orthography.
+            greek = {_base_letter(letter) for letter, name in script_by_letter if name == "Grek"}
+            is_latin = "Grek" not in usual and all(letter.lower() in _LATIN_TWINS for letter in greek)
+            if is_latin:
+                script_by_letter = [(letter, "Latn" if name == "Grek" else name) for letter, name in script_by_letter]
             letters.update(name for _, name in script_by_letter)
-            for _, name in script_by_letter:
+            for letter, name in script_by_letter:
                 text_of.setdefault(name, text)
+                if name == "Latn" and _base_letter(letter) in twins:
+                    text_of_letter.setdefault(_base_letter(letter), text)
 
             # A single letter of another script in a word is a common slip of the keyboard.
             scripts = Counter(name for _, name in script_by_letter if name in _ALIKE)
@@ -193,15 +208,22 @@ def script_doubt(code: str, texts: Iterable[str]) -> str:
                 mixed += 1
                 rare = min(scripts, key=lambda name: scripts[name])
                 stray = next(letter for letter, name in script_by_letter if name == rare)
-                example = example or (f"the {script_title(rare)} letter {stray} (U+{ord(stray):04X}) in "
-                                      f"{word[:_EXAMPLE]!r}")
+                example = example or _letter_in_word(rare, stray, word)
+            for capital in greek & _LATIN_CAPITALS if is_latin and len(script_by_letter) > 1 else ():
+                count, earlier_example = capitals.get(capital, (0, ""))
+                capitals[capital] = count + 1, earlier_example or _letter_in_word("Grek", capital, word)
+
+    # A capital that looks like a Latin one is a slip where no small letter shows that the orthography has it.
+    for capital, (count, capital_example) in capitals.items():
+        if capital.lower() not in text_of_letter:
+            mixed, example = mixed + count, example or capital_example
 
     # Letters that all scripts share say nothing about the language.
     for name in _NO_SCRIPT:
         del letters[name]
 
     # A language with several scripts, such as Japanese, may be written in any of them.
-    usual, total = _usual_scripts(code), letters.total()
+    total = letters.total()
     if usual and total and sum(letters[name] for name in usual) < total / 2:
         (found_script, count), = letters.most_common(1)
         return (f"{language_name(code)} is written in {script_title(usual[0])} letters; {count / total:.0%} of the "
@@ -209,7 +231,22 @@ def script_doubt(code: str, texts: Iterable[str]) -> str:
     if mixed:
         return (f"{mixed} {'word has' if mixed == 1 else 'words have'} letters of several scripts that look alike: "
                 f"{example}.")
+    for greek_letter, latin_letter in _LATIN_TWINS.items():
+        if greek_letter in text_of_letter and latin_letter in text_of_letter:
+            places = ", ".join(f"{letter} (U+{ord(letter):04X}) in {text_of_letter[letter][:_EXAMPLE]!r}"
+                               for letter in (greek_letter, latin_letter))
+            return f"It seems that one letter is written in two ways: {places}."
     return ""
+
+
+@lru_cache(maxsize=4096)
+def _base_letter(letter: str) -> str:
+    """The letter without its accents."""
+    return unicodedata.normalize("NFD", letter)[0]
+
+
+def _letter_in_word(script: str, letter: str, word: str) -> str:
+    return f"the {script_title(script)} letter {letter} (U+{ord(letter):04X}) in {word[:_EXAMPLE]!r}"
 
 
 def script_title(script: str) -> str:

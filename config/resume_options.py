@@ -6,29 +6,13 @@ from collections.abc import Mapping
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import TrainOptions
+from config.schema import TrainOptions, about
 
-CHANGEABLE = (
-    "max_minutes", "checkpoint_every", "keep_last", "evaluation_sentences", "drift_bound", "drift_action",
-    "mismatch_action", "activation_checkpointing", "compile", "sharding", "tracker", "wait_for_gpu_gib",
-    "wait_for_idle_gpu", "max_attempts", "device")
+_STEPS_DEPEND = "the steps after the resume depend on it"
+CHANGEABLE = tuple(name for name, field in TrainOptions.model_fields.items() if about(field, "may_change"))
 """Options of a training that change no step, in the order of a form."""
 GLOBAL_BATCH = ("batch_size", "processes")
 """May change together, if their product, the clips of a step, stays."""
-_ADAPTER_SHAPES = "the checkpoint's adapters and optimizer state have other shapes"
-SAMPLE_ORDER = "the order of the clips depends on it"
-_SCHEDULE = "the learning rate depends on it, and would jump"
-_PARAMETER_GROUPS = "the optimizer's parameter groups depend on it"
-_OTHER = "the steps after the resume depend on it"
-_REASONS: Mapping[str, str] = {
-    "batch_size": SAMPLE_ORDER, "gradient_accumulation": SAMPLE_ORDER, "processes": SAMPLE_ORDER, "seed": SAMPLE_ORDER,
-    "replay": SAMPLE_ORDER, "dataset": SAMPLE_ORDER,
-    "steps": _SCHEDULE, "max_epochs": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "min_lr_ratio": _SCHEDULE,
-    "scope": _PARAMETER_GROUPS, "weight_decay": _PARAMETER_GROUPS, "full_trainable": _PARAMETER_GROUPS,
-    "layer_lr_decay": _PARAMETER_GROUPS,
-    "optimizer": "the checkpoint holds the state of the other optimizer",
-    "precision": "rounding depends on it", "extension": "new rows belong to its vocabulary",
-}
 
 
 def may_change(name: str, before: TrainOptions, after: TrainOptions) -> bool:
@@ -41,10 +25,8 @@ def may_change(name: str, before: TrainOptions, after: TrainOptions) -> bool:
 
 
 def reason(name: str) -> str:
-    """Why the option `name` may not change."""
-    if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
-        return _ADAPTER_SHAPES
-    return _REASONS.get(name, _PARAMETER_GROUPS if name.endswith("_lr") else _OTHER)
+    """Why the option `name` may not change, as its field says."""
+    return str(about(TrainOptions.model_fields[name], "fixed_because", _STEPS_DEPEND))
 
 
 def with_changes(run: str, options: TrainOptions, changes: Mapping[str, object]) -> TrainOptions:

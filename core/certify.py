@@ -20,7 +20,7 @@ from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
 from core.library import catalog, certificate, checkpoints, learning, records, verification
-from core.library.certificate import CERTIFICATE, Certificate
+from core.library.certificate import CERTIFICATE, Certificate, CertifiedFile
 from core.library.records import EXPORT_SUMS
 from core.proof import certification
 from core.training import checkpoint
@@ -33,7 +33,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
 
     `export:NAME` gets a certificate of its own files.
 
-    `run:ID@STEP` selected its checkpoint when the job was created (`job_chains.use_named_checkpoint`). It is not
+    `run:ID@STEP` selected its checkpoint when the job was created (`core.submission.jobs.submit`). It is not
     selected again here, because a person may have chosen another one before the job was resumed.
     """
     if options.run.startswith("export:"):
@@ -63,13 +63,13 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         if proof is None:
             proof = certification.certify_folder(workspace, folder, device, progress=progress, warn=warn)
             certification.store_certificate(workspace, proof)
-        elsewhere = (run_dir / verification.IMPORTED).exists()
+        elsewhere = verification.is_trained_elsewhere(run_dir)
         proof = verification.sign(workspace, replace(proof.with_learning(run_dir), trained_elsewhere=elsewhere))
         _write(workspace, run_dir, proof, warn)
 
     if elsewhere:
-        warn(f"{run_dir.name} was trained elsewhere: that its frozen tensors did not move in the trainer's memory, and "
-             "what it learned, is what its sender reported.")
+        warn(f"{run_dir.name} was trained elsewhere, or its trainer's report was changed: that its frozen tensors did "
+             "not move in the trainer's memory, and what it learned, is what its sender reported.")
     return _result(run_dir.name, proof, warn)
 
 
@@ -90,7 +90,7 @@ def _certify_export(options: CertifyOptions, workspace: Workspace, reporter: Rep
         files = verification.certified_files(subject)
         proof = certification.certify_export(workspace, export.folder, device, progress=progress, warn=warn)
         verification.check_unchanged(subject, files)
-        proof = verification.bind(workspace, proof, files)
+        proof = verification.bind(workspace, proof, files, _own_texts(workspace, subject))
         # The certificate belongs to the export, so its list of hashes is written again.
         sums = records.read_export_sums(export.folder)
         certificate.write(subject.certificate, proof)
@@ -109,6 +109,15 @@ def _own_certificate(workspace: Workspace, subject: verification.Subject) -> Cer
         if verification.is_own(workspace, proof) and not outcome.of_other_files:
             return proof
     return None
+
+
+def _own_texts(workspace: Workspace, subject: verification.Subject) -> tuple[CertifiedFile, ...]:
+    """Card and evaluations as this workspace wrote them before; none for those of a sender."""
+    with suppress(UserError):
+        earlier = certificate.read(subject.certificate)
+        if verification.is_own(workspace, earlier):
+            return earlier.texts
+    return ()
 
 
 def _result(name: str, proof: Certificate, warn: Callable[[str], None]) -> Result:

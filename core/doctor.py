@@ -78,7 +78,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     """Examine a checkpoint, and restore the base's rows where that is asked for and possible."""
     if options.part != "model":
         raise UserError("As a job the doctor examines models only.",
-                        "For the machine: python -m scripts.doctor. For a model: python -m scripts.doctor model "
+                        "For the machine: python -m scripts doctor. For a model: python -m scripts doctor model "
                         "BASE CHECKPOINT; on the page: System, Doctor.")
     options = of_imported_run(workspace, options)
     case = open_case(workspace, options)
@@ -89,7 +89,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
         workspace.new_export(options.restore)
         if not case.name:
             raise UserError(f"{case.base.path} is not in the workspace, and the restored model needs all of its files.",
-                            "Get it first (python -m scripts.download --folder), and give its name as the base.")
+                            "Get it first (python -m scripts download --folder), and give its name as the base.")
         if tokenizer is None or not options.language:
             raise UserError("To restore, the tokenizer and the language of the new rows must be known.",
                             "Give --tokenizer FILE and --language CODE.")
@@ -150,7 +150,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
     """Open base and checkpoint and match their tensors; `UserError` when they have nothing in common."""
     if not options.base or not options.checkpoint:
         raise UserError("A base and a checkpoint are needed.",
-                        "Give both: python -m scripts.doctor model tiny it.pt; on the page: Base and Checkpoint.")
+                        "Give both: python -m scripts doctor model tiny it.pt; on the page: Base and Checkpoint.")
 
     family, name, base, folder = _open_base(workspace, options.base)
     other = _open_checkpoint(family, checkpoint_path(workspace, options), base)
@@ -183,7 +183,7 @@ def of_imported_run(workspace: Workspace, options: DoctorOptions) -> DoctorOptio
     job = load_job(workspace, workspace.whole_id(name, "import_model"))
     if job.verb != "import_model":
         raise UserError(f"{options.checkpoint} was trained here, so no old row of it can have changed.",
-                        "Compute its certificate: python -m scripts.certify. Only an imported finetune is examined by "
+                        "Compute its certificate: python -m scripts certify. Only an imported finetune is examined by "
                         "its run.")
     fields = ("base", "tokenizer", "language")
     return options.model_copy(update={
@@ -441,7 +441,7 @@ _ADVICE = {
     "restore": "Only rows were damaged. The base's rows can be restored and the new ones kept: the base languages will "
                "then work exactly as before.",
     "nothing": "Nothing needs to be restored. To use it here: Import a finetune on the Model tab, or "
-               "python -m scripts.import_model.",
+               "python -m scripts import_model.",
     "new rows broken": "It cannot be used as it is. Get the file again, or take an earlier checkpoint of the same "
                        "training.",
     "new rows unequal": "Extend every text table by the same rows, and train again; the base's rows are unchanged.",

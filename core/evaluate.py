@@ -32,7 +32,7 @@ from core import compute
 from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, pluralize, stage
-from core.library import certificate, dataset_recognisers, evaluation_report, listening, records, verification
+from core.library import certificate, evaluation_report, listening, records, verification, workspace_key
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
@@ -42,7 +42,9 @@ from core.library.evaluation_report import (
     PairedTest,
 )
 from core.library.records import CheckpointRecord
+from core.library.verification import Outcome
 from core.model.loading import TTSModel, export_record, write_sums
+from core.sources import recognisers
 from core.speech import clips, evaluation, evaluation_html, measures
 from core.speech.evaluation import ListedSentence, base_input
 from core.speech.model_cache import ModelCache
@@ -110,6 +112,7 @@ class _MadeClip:
     sha256: str
     synthesis_s: float | None
     finish_reason: str
+    weights: str = ""  # hash of the files of the model that spoke
 
 
 def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
@@ -134,6 +137,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
                                              languages=set(sentences))
         measurer = _Measurer(workspace, lead, recogniser, options)
         sentences = {language: measurer.assign_speakers(listed) for language, listed in sentences.items()}
+        weights = _hash_models(workspace, options.models)
 
     with stage(reporter, "plan"):
         tasks = {name: _tasks(options, workspace, lead, name, sentences, warn) for name in options.models}
@@ -146,28 +150,37 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         if note:
             warn(note)
     with stage(reporter, "speak"):
-        made_clips = _speak(options, lead, tasks, engine, reporter, warn)
+        made_clips = _speak(options, lead, tasks, weights, engine, reporter, warn)
     with stage(reporter, "measure"):
         measured = _measure(options, lead, measurer, sentences, made_clips, engine, reporter, warn)
         # New languages come first.
         measured.sort(key=lambda clip: list(sentences).index(clip.language))
 
+    # The figures are of the files that were there all the time.
+    for name, digest in _hash_models(workspace, options.models).items():
+        if digest != weights[name]:
+            raise UserError(f"The files of {name} changed while it was evaluated.",
+                            "Wait until nothing writes to them, then evaluate again.")
     with stage(reporter, "report"):
         estimates, tests = summarise(measured, options.models)
         report = EvaluationReport(
             started, round(time.time() - started, 1), options.model_dump(mode="json"), measurer.instruments(),
-            _software(lead.device), tuple(_about(workspace, name) for name in options.models), estimates, tests,
+            _software(lead.device),
+            tuple(replace(_about(workspace, name), weights=weights[name]) for name in options.models), estimates, tests,
             tuple(measured), tuple(dict.fromkeys(warnings)),
             listening.results(workspace, reporter.directory.name), evaluation_report.group_estimates(measured))
-        evaluation_report.write(reporter.directory, report)
-        (reporter.directory / evaluation_report.MARKDOWN).write_text(evaluation_report.markdown(report),
-                                                                     encoding="utf-8")
         evaluation_html.write(reporter.directory, report)
+        report = evaluation_report.write_signed(workspace, reporter.directory, report)
         for name in options.models:
             if name.startswith("export:"):
                 export = resolve(workspace, name).folder
                 records.check_export_files(export)
-                proof = certificate.read(export / certificate.CERTIFICATE)
+                # Figures of other files belong into no certificate.
+                verified = verification.verify_export(workspace, export)
+                if verified.outcome is Outcome.OTHER_FILES:
+                    warn(f"{verified.describe()} The report is not added to {name}.")
+                    continue
+                proof = verified.proof
                 changed = evaluation_report.attach(export, reporter.directory, report, name, proof)
                 # A sender's certificate has no signature of this workspace, before and after.
                 if verification.is_own(workspace, proof):
@@ -179,6 +192,18 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
             if "cer" in metrics:
                 result[f"error_{language}_{name}"] = evaluation_report.show("cer", metrics["cer"])
     return result
+
+
+def _hash_models(workspace: Workspace, names: Sequence[str]) -> dict[str, str]:
+    """By entry of the option `models` the hash of all its files; empty for recordings and folders."""
+    hashes = {}
+    for name in names:
+        kind, _, detail = name.removesuffix(ROMANISED).partition(":")
+        reference = f"base:{detail}" if kind == "codec" else name.removesuffix(ROMANISED)
+        is_model = kind in ("base", "run", "export", "codec")
+        hashes[name] = verification.hash_model(workspace, reference, verification.hash_cache(workspace)
+                                               ) if is_model else ""
+    return hashes
 
 
 @dataclass(frozen=True)
@@ -402,8 +427,11 @@ def _folder_clips(folder: Path, sentences: Sequence[_Sentence]) -> Iterator[tupl
             yield sentence, match
 
 
-def _read_clips(folder: Path) -> dict[tuple[str, str, int, str, int], _MadeClip]:
-    """What the job has synthesized before; a clip whose file is gone, or not what was written, is made again."""
+def _read_clips(folder: Path, weights: Mapping[str, str]) -> dict[tuple[str, str, int, str, int], _MadeClip]:
+    """What the job has synthesized before with the same weights.
+
+    A clip whose file is gone, or not what was written, is made again.
+    """
     made_clips = {}
     if (folder / _CLIPS).is_file():
         for line in (folder / _CLIPS).read_text(encoding="utf-8").splitlines():
@@ -413,7 +441,7 @@ def _read_clips(folder: Path) -> dict[tuple[str, str, int, str, int], _MadeClip]
             except (ValueError, TypeError, UserError):
                 # The line of a job that was killed, or of another program, is skipped.
                 continue
-            if path.is_file() and _hash_file(path) == clip.sha256:
+            if clip.weights == weights.get(clip.model) and path.is_file() and _hash_file(path) == clip.sha256:
                 made_clips[clip.model, clip.language, clip.number, clip.voice, clip.seed] = clip
     return made_clips
 
@@ -422,11 +450,11 @@ _ClipKey = tuple[str, str, int, str, int]
 """Of a clip: model, language, number of the sentence, voice and seed."""
 
 
-def _speak(options: EvaluateOptions, lead: _Lead, tasks: Mapping[str, Sequence[_Task]], engine: Engine,
-           reporter: Reporter, warn: Callable[[str], None]) -> list[_MadeClip]:
+def _speak(options: EvaluateOptions, lead: _Lead, tasks: Mapping[str, Sequence[_Task]], weights: Mapping[str, str],
+           engine: Engine, reporter: Reporter, warn: Callable[[str], None]) -> list[_MadeClip]:
     """The clips of all models, model by model; those of an earlier attempt are taken as they are."""
     (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
-    known_clips = _read_clips(reporter.directory)
+    known_clips = _read_clips(reporter.directory, weights)
     # By model the keys of its clips, in the order of the report, and of a clip that is made twice the key of the first.
     keys: dict[str, list[_ClipKey]] = {name: [] for name in tasks}
     first_keys: dict[_ClipKey, _ClipKey] = {}
@@ -465,7 +493,8 @@ def _speak(options: EvaluateOptions, lead: _Lead, tasks: Mapping[str, Sequence[_
         if isinstance(new_clips, LostBatch):
             warn(f"{name} has no clip of {batch[0][1].sentence.text!r}: {new_clips.reason}.")
             new_clips = []
-        for clip in new_clips:
+        for new_clip in new_clips:
+            clip = replace(new_clip, weights=weights[name])
             known_clips[name, clip.language, clip.number, clip.voice, clip.seed] = clip
             with open(reporter.directory / _CLIPS, "a", encoding="utf-8") as file:
                 file.write(json.dumps(dataclasses.asdict(clip), ensure_ascii=False) + "\n")
@@ -620,7 +649,7 @@ class _Measurer:
 
     def __init__(self, workspace: Workspace, lead: _Lead, recogniser: Recogniser | None,
                  options: EvaluateOptions) -> None:
-        self._folder = workspace.cache / "evaluation"
+        self._workspace, self._folder = workspace, workspace.cache / "evaluation"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._model, self._recogniser, self._options = lead.model, recogniser, options
         family, base = lead.model.family, lead.model.base_folder
@@ -784,14 +813,26 @@ class _Measurer:
         }
 
     def _cached(self, digest: str) -> dict[str, Any]:
-        path = self._folder / f"{digest}-{measures.VERSION}.json"
+        """The measures of a sound; none where there are none, or others wrote them, since a report is signed."""
+        name = f"{digest}-{measures.VERSION}"
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError):  # there is none, or one that was cut off
+            values = dict(json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8")))
+            mac = str(values.pop("mac"))
+        except (OSError, ValueError, TypeError, KeyError):
             return {}
+        return values if workspace_key.is_signed(self._workspace, _MEASURES, _signed(name, values), mac) else {}
 
     def _save(self, digest: str, values: Mapping[str, Any]) -> None:
-        write_json(self._folder / f"{digest}-{measures.VERSION}.json", values, sync=False)
+        name = f"{digest}-{measures.VERSION}"
+        mac = workspace_key.sign(self._workspace, _MEASURES, _signed(name, values))
+        write_json(self._folder / f"{name}.json", {**values, "mac": mac}, sync=False)
+
+
+_MEASURES = "measures of a sound"
+
+
+def _signed(name: str, values: Mapping[str, Any]) -> bytes:
+    return json.dumps([name, values], sort_keys=True).encode()
 
 
 def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
@@ -804,10 +845,9 @@ def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
     elif not options.recogniser and lead.reference.startswith("export:"):
         exported = export_record(lead.model)
         choice = exported.recogniser, exported.recogniser_language
-    names = sorted((path.name, path.stat().st_size) for path in lead.model.base_folder.glob("*recogniser*"))
-    dataset = dataset_recognisers.dataset_of(choice[0])
-    trained = dataset_recognisers.find(lead.workspace, dataset) if dataset else None
-    files = trained.files if trained else {}
+    hash_one = verification.hash_cache(lead.workspace)
+    names = sorted((path.name, hash_one(path)) for path in lead.model.base_folder.glob("*recogniser*"))
+    files = recognisers.identify(lead.workspace, choice[0])
     return hashlib.sha256(json.dumps([lead.model.family.name, choice, names, files]).encode()).hexdigest()[:16]
 
 

@@ -178,13 +178,14 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         certificate.write(aside / CERTIFICATE, proof)
         samples = _write_samples(aside, again, texts, recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
-        evaluated = evaluation_report.find(workspace, record.run, record.step)
+        evaluated = evaluation_report.find(workspace, record.run, record.step, verification.hash_model(workspace, ref))
         if evaluated:
             proof = evaluation_report.attach(aside, *evaluated, proof)
 
         # The hashes are listed last, when every file is written.
         subject = verification.Subject.of_export(aside)
-        proof = verification.bind(workspace, proof, verification.certified_files(subject))
+        proof = verification.bind(workspace, proof, verification.certified_files(subject),
+                                  certificate.list_texts(aside))
         certificate.write(subject.certificate, proof)
         write_sums(aside)
         records.check_export_files(aside)
@@ -245,7 +246,7 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
 
 def _with_training(proof: Certificate, run_dir: Path) -> Certificate:
     """`proof` with what the training measured, and whether it was in another workspace."""
-    return replace(proof.with_learning(run_dir), trained_elsewhere=(run_dir / verification.IMPORTED).exists())
+    return replace(proof.with_learning(run_dir), trained_elsewhere=verification.is_trained_elsewhere(run_dir))
 
 
 def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, proof: Certificate) -> ExportRecord:
@@ -453,8 +454,8 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
         "The certificate was computed from these files when the export was made: `certificate.json`. "
-        f"{verification.NO_PROOF_OF_ORIGIN} Compare it with the files: `python -m scripts.certify --check "
-        f"export:{record.name}`. Compute it again: `python -m scripts.certify --again --run export:{record.name}`.",
+        f"{verification.NO_PROOF_OF_ORIGIN} Compare it with the files: `python -m scripts certify --check "
+        f"export:{record.name}`. Compute it again: `python -m scripts certify --again --run export:{record.name}`.",
         "## Data and licence",
         f"- Base model: {base.title}, licence {base.licence}.\n"
         + ("- Its training data is not known here: make sure that its licence allows what you do with this model."

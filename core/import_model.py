@@ -6,7 +6,7 @@ languages are read as before. Nothing is judged by hearsay: what the finetune ch
 so a certificate measures it and never calls it preserved.
 
 The run `run:ID` can be synthesized with, compared, evaluated, certified and exported. The extension `ID` has the same
-vocabulary and rows, to train on: `python -m scripts.train --extension ID --init-from run:ID`.
+vocabulary and rows, to train on: `python -m scripts train --extension ID --init-from run:ID`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from data.segmenters import from_flat_vocabulary
 
 _SAME = ("equal", "rounded")
 _UNREADABLE = ("missing", "misshapen", "transposed", "broken")
-_STEP = re.compile(r"step[_-]?(\d{1,12})(?!\d)")  # step in the name of a checkpoint
+_STEP = re.compile(r"steps?[_=-]?(\d{1,12})(?!\d)")  # step in the name of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
     case = doctor.open_case(workspace, _doctor_options(options))
     if not case.name:
         raise UserError(f"{options.base} is not in the workspace, and an imported model needs all files of its base.",
-                        "Get it first (python -m scripts.download --folder), and give its name as the base.")
+                        "Get it first (python -m scripts download --folder), and give its name as the base.")
     tokenizer = doctor.fit_tokenizer(case, _doctor_options(options), Path(options.checkpoint))
     used = None if tokenizer is None else frozenset(tokenizer_fit.read_pieces(Path(tokenizer.path)).values())
     with stage(reporter, "compare"):
@@ -96,10 +96,10 @@ def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -
     new = imported.front_end.size - imported.front_end.prefix_size
     reporter.emit(Plan((
         summary.headline, *summary.sentences, _kept_sentence(base, imported),
-        f"Listen: python -m scripts.synthesize --voice-model run:{name} --language {options.language} --text ...",
-        f"Train it further: python -m scripts.train --extension {name} --init-from run:{name}"
+        f"Listen: python -m scripts synthesize --voice-model run:{name} --language {options.language} --text ...",
+        f"Train it further: python -m scripts train --extension {name} --init-from run:{name}"
         + (" --scope full" if imported.changed else ""),
-        f"See what it changed: python -m scripts.certify --run run:{name}"),
+        f"See what it changed: python -m scripts certify --run run:{name}"),
         {"new rows": new, "changed tensors": len(imported.changed)}))
     return {"run": name, "ref": f"run:{name}", "step": step, "extension": name, "language": options.language,
             "assessment": summary.level, "headline": summary.headline, "base_languages": summary.base_languages,

@@ -129,7 +129,7 @@ def detect_platform(port: int, environment: Mapping[str, str] = os.environ) -> P
         host = f"{space}.cloudspaces.litng.ai"
     if host:
         return Platform("Lightning studio", f"https://{port}-{host}",
-                        "A switch of machine and the sleep end every process. `python -m scripts.lightning install` "
+                        "A switch of machine and the sleep end every process. `python -m scripts lightning install` "
                         "starts the app with the studio, and its jobs go on.", listens_on_all=True)
 
     # Notebooks have no port of their own.

@@ -356,13 +356,13 @@ def check_models(path: Path) -> Iterator[MachineCheck]:
             yield MachineCheck(title, "fail", error.message, error.hint)
             continue
         if record is None:
-            yield _check_folder(title, folder, f"Get it again: python -m scripts.download --model {name}")
+            yield _check_folder(title, folder, f"Get it again: python -m scripts download --model {name}")
             continue
         faults = dict(find_faults(folder, record.files))
         if faults:
             command = f"--model {record.family} --variant {record.variant} --save-as {name}"
             yield MachineCheck(title, "fail", " ".join(faults.values()),
-                               f"Get it again: python -m scripts.download {command}")
+                               f"Get it again: python -m scripts download {command}")
         else:
             yield _check_base(title, name, folder, record)
 
@@ -377,7 +377,7 @@ def _check_base(title: str, name: str, folder: Path, record: ModelRecord) -> Mac
         if note:
             facts.append(note)
     facts.append(record.probe.words if record.probe else "not probed")
-    again = (f"Probe it: python -m scripts.download --model {record.family} --variant {record.variant} "
+    again = (f"Probe it: python -m scripts download --model {record.family} --variant {record.variant} "
              f"--save-as {name}")
     if record.probe is not None and record.probe.outcome == "broken":
         return MachineCheck(title, "fail", "; ".join(facts), "Train nothing on it. Get the published files.")

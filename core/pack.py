@@ -87,7 +87,7 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
         total = sum(path.stat().st_size for _, path in paths)
         if total + SPARE_BYTES > workspace.free_bytes():
             raise UserError(f"The archive needs {size_text(total)}, and {size_text(workspace.free_bytes())} are free.",
-                            "Free some disk space: Storage tab, or python -m scripts.storage.")
+                            "Free some disk space: Storage tab, or python -m scripts storage.")
 
         # Each byte is read twice: for its hash, and into the archive.
         progress = DownloadProgress(reporter, 2 * total, stopped=_STOPPED)
@@ -149,6 +149,8 @@ def _check_certificate(workspace: Workspace, main: Item, files: Sequence[PackedF
         raise UserError(f"{result.describe()} It is not packed.", result.hint)
     if result.outcome is not Outcome.PASSED:
         reporter.emit(WarningRaised(result.describe()))
+    if result.texts_note:
+        reporter.emit(WarningRaised(result.texts_note))
     return result.outcome
 
 
@@ -192,10 +194,10 @@ def _how_to_get(workspace: Workspace, item: Item) -> str:
             with suppress(UserError):
                 record = read_model_record(workspace.model(item.name))
             if record is None:
-                return "Get it: python -m scripts.download."
+                return "Get it: python -m scripts download."
             source = f"{record.repository} at {record.revision[:12]}" if record.revision else record.repository
             variant = f" --variant {record.variant}" if record.variant else ""
-            return f"Get it ({source}): python -m scripts.download --model {record.family}{variant} " \
+            return f"Get it ({source}): python -m scripts download --model {record.family}{variant} " \
                    f"--save-as {item.name}."
         case "recogniser":
             return "It is downloaded when it is used."

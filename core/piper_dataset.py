@@ -81,7 +81,7 @@ def run(options: PiperDatasetOptions, workspace: Workspace, reporter: Reporter,
     filtered = options.max_cer < 1
     if filtered and (recogniser is None or language not in recogniser.languages):
         raise UserError(f"No recogniser measures {language_name(language)}, so no sentence can be filtered by its CER.",
-                        "Train one on recordings (python -m scripts.recogniser --dataset NAME), or keep every "
+                        "Train one on recordings (python -m scripts recogniser --dataset NAME), or keep every "
                         "sentence (--max-cer 1).")
 
     texts = read_sentences(options, workspace, loaded.synthesizer, language)

@@ -24,11 +24,11 @@ from core.jobs.reporter import Reporter, size_text, stage
 from core.library import certificate, records, verification
 from core.library.catalog import find_entry
 from core.library.records import EXPORT_AGAIN_HINT, EXPORT_CARD, EXPORT_SUMS
-from core.library.verification import Outcome
+from core.library.verification import Outcome, Verification
 from core.sources.downloader import DownloadProgress
 from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers, check_repository_name
 from core.workspace import Workspace
-from data.durable_files import check_no_link_out
+from data.durable_files import check_no_link_out, hash_file
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -51,18 +51,22 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
         raise UserError("HF_TOKEN is not set: the hub must know who pushes.", _token_hint(hub))
     folder = workspace.export(options.export)
     with stage(reporter, "verify"):
-        names = [*records.read_export_sums(folder), EXPORT_SUMS]
+        hashes = {**records.read_export_sums(folder), EXPORT_SUMS: hash_file(folder / EXPORT_SUMS)}
+        names = list(hashes)
         records.check_export_files(folder)
         check_notices(folder)
-        check_certificate(workspace, folder)
+        result = check_certificate(workspace, folder)
+        hashes |= {file.path: file.sha256 for file in result.proof.files}
         check_no_link_out(folder, EXPORT_SUMS)
+        if result.texts_note:
+            reporter.emit(WarningRaised(f"{result.texts_note} They are uploaded as they are."))
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
     line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
 
     reporter.emit(Plan((line,), {"files": len(names), "bytes": total}))
     with ExitStack() as stack, stage(reporter, "upload"):
-        files = {name: stack.enter_context(_ProgressFile(folder / name)) for name in names}
+        files = {name: stack.enter_context(_ProgressFile(folder / name, digest)) for name, digest in hashes.items()}
         upload = _Upload(hub, options, files)
         _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
 
@@ -72,8 +76,8 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
             "files": len(names), "bytes": total, "public": upload.public}
 
 
-def check_certificate(workspace: Workspace, folder: Path) -> None:
-    """Raise `UserError` unless the certificate is complete, of exactly these files, and computed by this workspace."""
+def check_certificate(workspace: Workspace, folder: Path) -> Verification:
+    """Verify the certificate; `UserError` unless it is complete, of exactly these files, and of this workspace."""
     result = verification.verify_export(workspace, folder)
     failed = result.proof.failed()
     if failed:
@@ -84,7 +88,7 @@ def check_certificate(workspace: Workspace, folder: Path) -> None:
     if not result.proof.complete:
         raise UserError(f"The error rates of {folder.name} are {certificate.NOT_PROVEN_YET}: it was exported before "
                         "its certificate was complete. It is not pushed.",
-                        "Compute the certificate of its run, then export it again: python -m scripts.export.")
+                        "Compute the certificate of its run, then export it again: python -m scripts export.")
     if result.outcome is not Outcome.PASSED:
         raise UserError(f"{result.describe()} It is not pushed.", f"{EXPORT_AGAIN_HINT} {result.hint}")
     sums, certified = records.read_export_sums(folder), {file.path for file in result.proof.files}
@@ -97,6 +101,7 @@ def check_certificate(workspace: Workspace, folder: Path) -> None:
     if added:
         raise UserError(f"{folder / EXPORT_SUMS} lists {', '.join(added[:3])}, which the certificate does not know. It "
                         "is not pushed.", EXPORT_AGAIN_HINT)
+    return result
 
 
 def check_notices(folder: Path) -> None:
@@ -115,8 +120,9 @@ def check_notices(folder: Path) -> None:
 class _ProgressFile(io.BufferedReader):
     """A file that counts how far it was read for the upload; its first reading is for its hash."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sha256: str) -> None:
         super().__init__(io.FileIO(path))
+        self.sha256 = sha256
         self.size = path.stat().st_size
         self.counting = False
         self.sent = 0
@@ -164,6 +170,10 @@ class _Upload:
                 return
             # The operation reads the file for its hash.
             additions.append(CommitOperationAdd(path, file))
+            # Another file may have taken its name since it was checked.
+            if additions[-1].upload_info.sha256.hex() != file.sha256:
+                raise UserError(f"{path} changed while it was pushed. {_STOPPED}",
+                                "Wait until nothing writes to the export, then push again.")
             file.counting = True
             api.preupload_lfs_files(name, additions=additions[-1:], num_threads=1)
 

@@ -19,7 +19,6 @@ from config.schema import ServeOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, StopRequested, pluralize, stage
-from core.library import verification
 from core.serving import access
 from core.serving.api import SpeechServer, build_api
 from core.serving.engine import SpeechEngine
@@ -42,7 +41,7 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
         with stage(reporter, "load"):
             models = ServedModels(options, workspace, compute.setup_device(options.device))
             served = [models.describe(reference) for reference in models.references]
-            for note in filter(None, (verification.spoken_note(workspace, model.reference) for model in served)):
+            for note in models.take_notes():
                 reporter.emit(WarningRaised(note))
         engine = SpeechEngine(options.rows, options.max_requests, options.max_seconds)
         server = SpeechServer(models, engine, options)
@@ -66,7 +65,7 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
                                         "front."))
 
         # The engine runs in this thread, which also reports and sees a stop request.
-        report = _Report(server, reporter)
+        report = _Report(server, models, reporter)
         engine.run(reporter.stop_requested, report.emit_if_due)
         web.should_exit = True
         thread.join(_END_S + 1)
@@ -78,8 +77,8 @@ def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Resu
 class _Report:
     """Every ten seconds a progress event, of how many requests have ended and are open, and a smaller heap."""
 
-    def __init__(self, server: SpeechServer, reporter: Reporter) -> None:
-        self._server, self._reporter = server, reporter
+    def __init__(self, server: SpeechServer, models: ServedModels, reporter: Reporter) -> None:
+        self._server, self._models, self._reporter = server, models, reporter
         self._due, self._shown = 0.0, (-1, -1)
 
     def count(self) -> int:
@@ -94,6 +93,8 @@ class _Report:
         self._due = time_s + _REPORT_S
         # A model that was replaced leaves holes in the heap, which would add up from one reload to the next.
         compute.trim_memory()
+        for note in self._models.take_notes():
+            self._reporter.emit(WarningRaised(note))
         counts = self.count(), self._server.engine.requests
         if counts != self._shown:
             self._shown = counts

@@ -14,11 +14,12 @@ from config.errors import ErrorKind, UserError
 from config.schema import SweepOptions
 from core.jobs import control
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.job import Job, check_id_free, create_job, load_job_directory, with_whole_ids
+from core.jobs.job import Job, check_id_free, load_job_directory, with_whole_ids
 from core.jobs.reporter import Reporter, StopRequested, pluralize
 from core.jobs.state import JobReader, JobState
 from core.library import sweeps
 from core.library.sweeps import SweepRecord, SweepTrial
+from core.submission.jobs import submit
 from core.workspace import Workspace
 
 _POLL_S = 0.3
@@ -79,7 +80,14 @@ def _run_trial(options: SweepOptions, workspace: Workspace, reporter: Reporter, 
                index: int) -> SweepTrial:
     """Run trial `index`, or what is missing of it. Returns it with its measurements."""
     trial, earlier = record.trials[index], record.trials[:index]
-    job = _trial_job(options, workspace, trial)
+    try:
+        job = _trial_job(options, workspace, trial)
+    except UserError as error:
+        # The options of this trial do not work; others may. A full disk or a damaged trial ends the sweep.
+        if error.kind is ErrorKind.ENVIRONMENT or (workspace.runs / trial.run).exists():
+            raise
+        reporter.emit(WarningRaised(f"Trial {index + 1} ({trial.description}) was not started. {error}"))
+        return replace(trial, status="failed", message=error.message)
     reader = JobReader(job)
     resumes, note = 0, ""
     if not _begin(job, reader.state(), is_pruned=_measure(options, trial, reader, earlier).status == "pruned"):
@@ -121,7 +129,7 @@ def _trial_job(options: SweepOptions, workspace: Workspace, trial: SweepTrial) -
     directory = workspace.runs / trial.run
     if directory.exists():
         return load_job_directory(directory)
-    job = create_job(workspace, "train", sweeps.trial_options(options, trial.changes), job_id=trial.run)
+    [job] = submit(workspace, "train", sweeps.trial_options(options, trial.changes), name=trial.run, certificate=False)
     control.rename(job, trial.description[:64])
     return job
 

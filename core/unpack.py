@@ -46,7 +46,7 @@ from core.workspace import Workspace, resolve_inside
 from data import manifest as dataset_manifest
 from data.durable_files import BLOCK_BYTES, atomic_directory, hash_file, write_json
 
-_HINT = "Take an archive that was packed by Lisan (python -m scripts.pack), or pack and copy it again."
+_HINT = "Take an archive that was packed by Lisan (python -m scripts pack), or pack and copy it again."
 _STOPPED = "Stopped on request: nothing was imported."
 _MOST_FILES = 2_000_000
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -78,7 +78,7 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
         total = sum(file.size for file in manifest.files if item_of(file.path)[0] in new_items)
         if total + SPARE_BYTES > workspace.free_bytes():
             raise UserError(f"The archive unpacks to {size_text(total)}, and {size_text(workspace.free_bytes())} are "
-                            "free.", "Free some disk space: Storage tab, or python -m scripts.storage.")
+                            "free.", "Free some disk space: Storage tab, or python -m scripts storage.")
 
         reporter.emit(Plan((
             f"{', '.join(f'{item.kind}:{names[item]}' for item in new_items)}: {size_text(total)}.",

@@ -143,26 +143,26 @@ class Workspace:
 
     def model(self, name: str) -> Path:
         """Folder of the base model `name`, which must be there."""
-        return _existing(self.models, name, "base model", "Get it first: Model tab, or python -m scripts.download.")
+        return _existing(self.models, name, "base model", "Get it first: Model tab, or python -m scripts download.")
 
     def dataset(self, name: str) -> Path:
         """Folder of the prepared dataset `name`, which must be there."""
-        return _existing(self.datasets, name, "dataset", "Prepare it first: python -m scripts.prepare.")
+        return _existing(self.datasets, name, "dataset", "Prepare it first: python -m scripts prepare.")
 
     def segment_folder(self, name: str) -> Path:
         """Folder of the segments `name`, which must be there."""
         return _existing(self.segments, name, "set of segments",
-                         "Cut recordings first: Data tab, or python -m scripts.segment.")
+                         "Cut recordings first: Data tab, or python -m scripts segment.")
 
     def tokenizer(self, name: str) -> Path:
         """Folder of the merged tokenizer `name`, which must be there."""
         return _existing(self.tokenizers, name, "tokenizer",
-                         "Make it first: Tokenizer tab, or python -m scripts.tokenizer.")
+                         "Make it first: Tokenizer tab, or python -m scripts tokenizer.")
 
     def extension(self, name: str) -> Path:
         """Folder of the extended model `name`, which must be there."""
         return _existing(self.extensions, name, "extension",
-                         "Make it first: Embeddings tab, or python -m scripts.extend.")
+                         "Make it first: Embeddings tab, or python -m scripts extend.")
 
     def run(self, job_id: str) -> Path:
         """Folder of the job `job_id` (a whole or a short id), which must be there."""
@@ -189,7 +189,7 @@ class Workspace:
 
     def export(self, name: str) -> Path:
         """Folder of the export `name`, which must be there."""
-        return _existing(self.exports, name, "export", "Make it first: python -m scripts.export.")
+        return _existing(self.exports, name, "export", "Make it first: python -m scripts export.")
 
     def new_export(self, name: str) -> Path:
         """Where an export `name` will be, which must not be there yet."""
@@ -254,7 +254,7 @@ def restore_hint(folder: Path, name: str) -> str:
     with suppress(FileNotFoundError):
         if any(entry.partition(".")[2] == name for entry in os.listdir(folder / BIN)):
             kind = next(kind for kind, place in KINDS.items() if place == folder.name)
-            return f"It is in the bin: Storage tab, or python -m scripts.storage restore {kind}:{name}."
+            return f"It is in the bin: Storage tab, or python -m scripts storage restore {kind}:{name}."
     return ""
 
 

@@ -219,7 +219,7 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
         offset += frame.size
 
     if not frames:
-        return ContainerFacts()
+        return ContainerFacts(cut_off=True)
     if headers == 1 and stated_frames > frames:
         cut_off = True
 

@@ -201,6 +201,10 @@ def _survey(path: Path, first_blocks: list[np.ndarray] | None, longest_s: float)
     except OSError as error:
         raise _unreadable(path, error) from error
 
+    # libsndfile says of a file without a whole frame that it does not exist.
+    if container.kind == "mp3" and container.cut_off and container.present_s is None:
+        raise _unreadable(path, ValueError("it ends before its first frame of MP3 does, so it is cut off"))
+
     # libsndfile is tried first: it is faster than ffmpeg and keeps the sample format.
     fault: UserError | None = None
     facts = None

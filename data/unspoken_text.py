@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 _LONGEST_LABEL = 30  # characters
 _TIME = r"\d{1,2}:\d{2}:\d{2}(?:[.,]\d{1,3})?"
+_SPAN = rf"(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})(?:\s*-{{1,2}}>\s*(?:{_TIME}|[\d:.]+))?"
 _STARRED_KIND = "text in * *"
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("HTML entities", re.compile(r"&(?:[A-Za-z]{2,10}|#\d{1,6}|#[xX][0-9A-Fa-f]{1,5});")),
     ("tags in < >", re.compile(r"</?[A-Za-z|][^<>]{0,200}>|<\d[\d:.]*>")),
     # No space is looked for in front of a time but behind its bracket: a run of spaces would take quadratic time.
-    ("times", re.compile(rf"(?:[\[(]\s{{0,9}})?(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})\s*"
-                         rf"(?:-{{1,2}}>\s*(?:{_TIME}|[\d:.]+))?\s*[\])]?"
-                         r"|[\[(]\d{1,3}:\d{2}[\])]|^\s*0\d?:\d{2}\s+(?=[^\W\d])")),
+    ("times", re.compile(rf"[\[(]\s{{0,9}}{_SPAN}\s*[\])]|{_SPAN}|"
+                         r"[\[(]\d{1,3}:\d{2}[\])]|^\s*0\d?:\d{2}\s+(?=[^\W\d])")),
     ("text in [ ]", re.compile(r"\[[^\[\]]{1,200}\]|【[^【】]{1,200}】")),
     ("text in ( )", re.compile(r"\([^()]{1,200}\)|（[^（）]{1,200}）")),
     ("text in { }", re.compile(r"\{[^{}]{1,200}\}")),
@@ -28,6 +28,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("signs for a new speaker", re.compile(r"(?:^|(?<=\s))(?:>{2,}|»{2,})\s*|^\s*[-–—]\s+(?=\S)"
                                            r"|(?<=[.?!…]\s)[-–—]\s+(?=\S)")),
 )
+_BRACKETED, _DEEPEST = ("text in [ ]", "text in ( )", "text in { }"), 4  # brackets may stand within brackets
 LABEL = "a speaker's name before a colon"
 KINDS = (*(kind for kind, _ in _KINDS), LABEL)
 _LABEL = re.compile(r"\s*(?:[-–—>]+\s*)?([^\W_][^:：\n]*)[:：]\s+(?=\S)")
@@ -66,7 +67,11 @@ def without_signs(text: str) -> str:
     """A text without labels, times, tags and the content of brackets; entities become characters."""
     text = html.unescape(html.unescape(text))
     for kind, pattern in _KINDS[1:]:
-        text = pattern.sub(_without_stars if kind == _STARRED_KIND else " ", text)
+        # What was in the inner brackets leaves the outer ones empty: ((unclear)).
+        for _ in range(_DEEPEST):
+            text, count = pattern.subn(_without_stars if kind == _STARRED_KIND else " ", text)
+            if not count or kind not in _BRACKETED:
+                break
     return " ".join(text[len(_label_of(text)):].split())
 
 
@@ -89,8 +94,8 @@ def _label_of(text: str) -> str:
     words = match[1].replace("_", " ").split()
     cased = match[1].lower() != match[1].upper()
     if cased:
-        is_label = len(words) <= 3 and all(word[0].isupper() or word[0].isdigit() for word in words) and not (
-            words[0][0].isdigit())
+        is_label = len(words) <= 3 and all(word[0].isupper() or word.lstrip("#")[:1].isdigit() for word in words) and (
+            words[0][0].isupper())
     else:
         is_label = len(words) == 1 and not match[1].strip().isdecimal()
     return match.group() if is_label else ""

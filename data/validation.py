@@ -207,7 +207,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     if not valid:
         long = any(finding.kind == "too long" for finding in errors)
         raise UserError(_nothing_left(entry_count, errors), (
-            "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
+            "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts align."
             if long else "Fix the dataset; each reason names the file or line."))
 
     # Lengths of texts and durations tell whether the table is shifted.
@@ -434,8 +434,8 @@ def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
     if rare:
         findings.append(ValidationFinding("rare characters", "",
-                                       f"fewer than {limits.rare_occurrences} times in the texts checked here "
-                                       f"({len(valid)}): {' '.join(rare)}"))
+                                       f"Characters seen fewer than {limits.rare_occurrences} times in the texts "
+                                       f"checked here ({len(valid)}): {' '.join(rare)}"))
     return findings
 
 

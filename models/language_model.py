@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -173,7 +174,11 @@ class TransformerLanguageModel:
 
     def bytes_to_merge(self) -> int:
         """See `models.base.LanguageModel`."""
-        return merged_adapters.bytes_to_allocate(self.module.modules()) if self.merges_adapters else 0
+        if not self.merges_adapters:
+            return 0
+        # Only the layers that a step reads are merged; adapters of a conditioner are not.
+        transformer: Any = self.module.transformer
+        return merged_adapters.bytes_to_allocate([*transformer.linear_layers, self.module.speech_head])
 
     def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
         """See `models.base.LanguageModel`."""

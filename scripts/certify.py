@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                "print the outcome as one line of JSON")
         parser.add_argument(_CHECK, required=True, metavar="REFERENCE", help="run:ID, run:ID@STEP or export:NAME")
         parser.add_argument("--signer", metavar="NAME_OR_KEY", default="", help=(
-            "exit code 0 only if this maker signed the export: a name of python -m scripts.signature list, or a public "
+            "exit code 0 only if this maker signed the export: a name of python -m scripts signature list, or a public "
             "key. Then a certificate that the maker computed and signed is enough"))
         return run_in_workspace(parser, words, check)
     return run_verb("certify", words)
@@ -57,10 +57,12 @@ def check(workspace: Workspace, args: argparse.Namespace) -> int:
         print(json.dumps({
             "status": "ok" if is_good else "failed", "item": result.reference,
             "certificate": result.outcome.value, "reason": result.reason, "files": len(proof.files),
-            "signature": signature.describe() if signature else "",
+            "texts": result.texts_note, "signature": signature.describe() if signature else "",
             "checks": {item.name: item.result for item in proof.checks}}, ensure_ascii=False))
     else:
         print(result.describe())
+        if result.texts_note:
+            print(result.texts_note)
         if signature is not None:
             print(signature.describe())
         elif signer is not None:
@@ -73,7 +75,8 @@ def check(workspace: Workspace, args: argparse.Namespace) -> int:
             if proof.base_note:
                 print(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.")
             if proof.trained_elsewhere:
-                print("It was trained elsewhere: what its trainer reported is its sender's word.")
+                print("It was trained elsewhere, or its trainer's report was changed: what it reported is its sender's "
+                      "word.")
         elif is_good:
             print(f"{signer.name if signer else ''} signed these files with this certificate: what it says is the word "
                   "of that maker.")

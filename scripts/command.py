@@ -24,18 +24,17 @@ from config.arguments import add_arguments, given_values, merged
 from config.errors import ErrorKind, UserError, without_code_marks
 from config.loading import parse_options
 from config.resume_options import with_changes
-from config.schema import LENGTHS, CertifyOptions, Options, TrainOptions, is_zero
+from config.schema import LENGTHS, Options, TrainOptions, is_zero
 from core.jobs import control, gpus, worker
 from core.jobs.events import Event, Failed, Progress, Result
-from core.jobs.job import Job, create_job, load_job
+from core.jobs.job import Job, load_job
 from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
-from core.jobs.verbs import VERBS, read_preset
-from core.library import catalog, model_info
+from core.jobs.verbs import VERBS, read_preset, verb_module
+from core.library import catalog, model_info, presets
 from core.submission import storage
-from core.submission.job_chains import create_certify_job, use_named_checkpoint
-from core.submission.requirements import check_requirements, is_other_extension, is_other_tokenizer
-from core.workspace import Workspace, free_name
+from core.submission.jobs import submit, submit_certificate
+from core.workspace import Workspace
 from scripts import suggestions
 
 DONE = worker.FINISHED
@@ -90,11 +89,9 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
             job, changes, returned = _resumed_job(verb, args, workspace)
         else:
             options = options_of(verb, args, workspace)
-            needed = check_requirements(workspace, verb, options)
-            if isinstance(options, CertifyOptions):
-                use_named_checkpoint(workspace, options)
-            job = create_job(workspace, verb, options, after=needed,
-                             job_id=args.name if VERBS[verb].resumes else None)
+            # The certificate of a training is a job of its own after it, see below.
+            [job] = submit(workspace, verb, options, name=args.name if VERBS[verb].resumes else None,
+                           certificate=False)
 
         # A training ends with its certificate, unless the run was started without one.
         if verb == "train" and args.no_certificate:
@@ -113,7 +110,7 @@ def _resumed_job(verb: str, args: argparse.Namespace,
     job = load_job(workspace, run)
     if job.verb != verb:
         raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
-                        f"Use python -m scripts.{job.verb}.")
+                        f"Use python -m scripts {job.verb}.")
     if verb != "train":
         if checkpoint:
             raise UserError(f"{args.resume!r} names a checkpoint, and {job.id} has none.", f"Write {job.id}.")
@@ -127,19 +124,14 @@ def _resumed_job(verb: str, args: argparse.Namespace,
         return job, changes, False
     step = catalog.find_checkpoint(job, checkpoint)
     for entry in storage.return_to_checkpoint(workspace, job.id, step):
-        print(f"{entry.item.reference} is in the bin. It can be restored: python -m scripts.storage restore "
+        print(f"{entry.item.reference} is in the bin. It can be restored: python -m scripts storage restore "
               f"{entry.item.reference}")
     return job, changes, True
 
 
-def run_script(verb: str) -> NoReturn:
-    """The whole of a script that runs one verb."""
-    exit_with(run_verb, verb)
-
-
 def script_parser(script: str, description: str | None, json_help: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all scripts take."""
-    parser = _Parser(prog=f"python -m scripts.{script}", description=description, allow_abbrev=False,
+    parser = _Parser(prog=f"python -m scripts {script}", description=description, allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help=json_help)
@@ -149,7 +141,7 @@ def script_parser(script: str, description: str | None, json_help: str) -> argpa
 def actions_parser(script: str, description: str | None,
                    json_help: str) -> tuple[argparse.ArgumentParser, Callable[..., argparse.ArgumentParser]]:
     """The parser of a script with actions, and a function that adds one; `--workspace` and `--json` work on both."""
-    parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
+    parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts {script}", description=description,
                                               formatter_class=argparse.RawDescriptionHelpFormatter)
     anywhere = argparse.ArgumentParser(add_help=False)
     for target, otherwise in ((parser, None), (anywhere, argparse.SUPPRESS)):
@@ -218,7 +210,7 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool, changes:
         earlier = next((state for state in states if state.certifies == training.id
                         and not (returned and state.status == "finished")), None)
         if earlier is None or not (earlier.alive or earlier.status == "finished"):
-            proof = earlier.job if earlier else create_certify_job(training)
+            proof = earlier.job if earlier else submit_certificate(training)
             code = run_job(proof, resuming=earlier is not None and earlier.resumable)
             result = control.read_state(proof).result or {}
     state = control.read_state(training)
@@ -239,11 +231,11 @@ def is_worth_resuming(state: JobState) -> bool:
 
 
 def resume_command(job: Job) -> str:
-    """The command that resumes a job: with the script of its verb, else with `scripts.jobs`."""
+    """The command that resumes a job: that of its verb, else `jobs`."""
     workspace_flags = ("--workspace", str(job.workspace.path))
-    words = ((f"scripts.{job.verb}", *workspace_flags, "--resume") if VERBS[job.verb].resumes
-             else ("scripts.jobs", *workspace_flags, "resume"))
-    return shlex.join(("python", "-m", *words, job.id))
+    words = ((job.verb, *workspace_flags, "--resume") if VERBS[job.verb].resumes
+             else ("jobs", *workspace_flags, "resume"))
+    return shlex.join(("python", "-m", "scripts", *words, job.id))
 
 
 def json_line(state: JobState) -> str:
@@ -279,7 +271,7 @@ class _Help(argparse.HelpFormatter):
 def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
     model = VERBS[verb].options
-    example = f"Example: python -m scripts.{verb} {VERBS[verb].example}"
+    example = f"Example: python -m scripts {verb} {VERBS[verb].example}"
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = script_parser(verb, model.__doc__, "end with the outcome as one line of JSON")
     parser.epilog, parser.formatter_class = f"{codes}\n\n{example}", _Help
@@ -302,7 +294,7 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
 
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
-                            help="end after the last step, also when resumed; python -m scripts.certify certifies the "
+                            help="end after the last step, also when resumed; python -m scripts certify certifies the "
                                  "run later")
     if verb == "sweep":
         parser.add_argument("--grid", metavar="FILE",
@@ -311,10 +303,10 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
 
     # Preflight and sweeps take the presets too, as their options extend those of a training.
     if issubclass(model, TrainOptions):
-        parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
+        parser.add_argument("--preset", choices=("auto", *presets.NAMES),
                             help="options for an amount of speech; auto chooses by the dataset's hours; --config and "
                                  "flags override it (default: none)")
-        parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
+        parser.add_argument("--memory", choices=get_args(presets.Memory), default="auto",
                             help="the preset for a GPU of this many GB; auto detects it (default: %(default)s)")
 
     add_arguments(parser, model)
@@ -390,36 +382,20 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         if not names:
             article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
             raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
-                            f"Give one (--{name}), or make {article} {name} first: python -m scripts.{maker}.")
+                            f"Give one (--{name}), or make {article} {name} first: python -m scripts {maker}.")
         if name == "dataset" and "extension" in options:  # only datasets in the languages that the extension adds
             learnt = model_info.languages_of_extension(workspace, of("extension"))
             fitting = [dataset for dataset in names if model_info.languages_of_dataset(workspace, dataset) == learnt]
             names = fitting or names
         chosen[name] = names[0]
 
-    # A tokenizer is named after its model and languages, an extension after its tokenizer.
-    if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
-        stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
-        states, settings = JobBoard(workspace).states(), {**values, **chosen}
-        making = [str(state.job.settings["language"]).split(",") for state in states
-                  if state.alive and state.verb == "prepare" and state.job.settings.get("dataset") == of("dataset")]
-        if not making:
-            workspace.dataset(of("dataset"))  # refused here: its languages are part of the name
-        codes = making[-1] if making else model_info.languages_of_dataset(workspace, of("dataset"))
-        chosen["tokenizer"] = free_name("-".join((stem, *codes)), lambda name: is_other_tokenizer(
-            workspace, name, settings, states))
-    if "extension" in VERBS[verb].makes and not values.get("extension"):
-        like = [of(name) for name in ("tokenizer", "initialisation", "seed")]
-        chosen["extension"] = free_name(like[0], lambda name: is_other_extension(workspace, name, *like))
-
-    # A revision is named after its dataset, an export after the extension of its run.
-    if verb == "revise" and not values.get("save_as"):
-        chosen["save_as"] = f"{of('dataset')}-2"
-    if verb == "export" and not values.get("export") and values.get("run"):
-        name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
-        training = catalog.find_training(workspace, name)
-        extended = str(training.settings.get("extension", training.id))  # an import has its own name alone
-        chosen["export"] = free_name(extended, workspace.list_exports().__contains__)
+    # A verb may name what it makes after what it reads.
+    suggest_name = getattr(verb_module(verb), "suggest_name", None)
+    for name in VERBS[verb].makes:
+        if suggest_name and not values.get(name):
+            known = {field: value for field, value in {**values, **chosen}.items() if value not in ("", None)}
+            settings = {field: str(known.get(field, options[field].default)) for field in options}
+            chosen |= {name: suggested} if (suggested := suggest_name(workspace, settings)) else {}
 
     # Standard output belongs to the result, so the choices are printed beside it.
     for name, value in chosen.items():
@@ -449,7 +425,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = model_info.family_of_extension(workspace, extension).name
     devices = gpus.find_gpus() if above.get("device") != "cpu" else ()
-    chosen = model_info.fit_preset(family, model_info.speech_amount_of(workspace, dataset), devices,
+    chosen = presets.fit(family, presets.speech_amount_of(workspace, dataset), devices,
                                    arguments.preset or "auto", arguments.memory)
 
     print(f"Preset {chosen.name}: {chosen.words}")

@@ -13,9 +13,9 @@ from typing import Any
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
-from core.jobs.job import create_job
 from core.library import certificate
-from core.submission.job_chains import create_certify_job, create_chain, demo_options
+from core.submission.job_chains import demo_options, submit_chain
+from core.submission.jobs import submit
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, run_job, script_parser
 
@@ -28,16 +28,13 @@ def main() -> int:
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
     """The chain, then a comparison and an export, then the report; the exit code."""
-    jobs = create_chain(workspace)
-    training = jobs[-1]
-    comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
+    jobs = submit_chain(workspace, comparison=demo_options("compare", CompareOptions))
+    *_, training, _comparison, proof = jobs
     exporting = demo_options("export", ExportOptions).model_copy(
         update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64], "accept_learning": True})
 
     # The export waits for the certificate, and that for the training.
-    proof = create_certify_job(training)
-    jobs.append(create_job(workspace, "compare", comparing, after=(training.id,)))
-    jobs += [proof, create_job(workspace, "export", exporting, after=(proof.id,))]
+    jobs += submit(workspace, "export", exporting, after=(proof.id,))
     for job in jobs:
         code = run_job(job)
         if code != 0:

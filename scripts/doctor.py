@@ -1,7 +1,7 @@
 """Say what this machine has and lacks, and what to do about it; or what a model from elsewhere changed.
 
 Without words the machine is examined; exit code 1 when something must be mended. With `model BASE CHECKPOINT`
-a finetune is compared with its base, tensor by tensor: python -m scripts.doctor model --help lists the options;
+a finetune is compared with its base, tensor by tensor: python -m scripts doctor model --help lists the options;
 exit code 1 when the verdict is bad, that is when the base languages, the new rows or the tokenizer cannot work, and
 nothing was restored.
 """

@@ -12,7 +12,7 @@ def main() -> int:
     if _PIPER in sys.argv[1:]:
         return run_verb("piper_dataset", [argument for argument in sys.argv[1:] if argument != _PIPER])
     return run_verb("export", more="--piper-dataset export:NAME makes a dataset to train a voice for Piper instead; "
-                                   "its options: python -m scripts.piper_dataset --help.")
+                                   "its options: python -m scripts piper_dataset --help.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Show what the settings of another training program correspond to here, and write them as a preset.
 
-The preset is a file of options for python -m scripts.train --config FILE.
+The preset is a file of options for python -m scripts train --config FILE.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def translate(_workspace: Workspace, args: argparse.Namespace) -> Mapping[str, A
             target.write_text(yaml.safe_dump(dict(translation.options), sort_keys=False), encoding="utf-8")
         except OSError as error:
             raise UserError(f"{target} could not be written: {error.strerror}.", "Choose another folder.") from error
-        print(f"Preset: {target}. Train with it: python -m scripts.train --config {target}")
+        print(f"Preset: {target}. Train with it: python -m scripts train --config {target}")
 
     return {"options": dict(translation.options), "preset": args.output or ""}
 

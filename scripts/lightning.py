@@ -23,7 +23,7 @@ FIRST_LINE = "#!/bin/bash\n"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the action of the command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.lightning", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m scripts lightning", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=("install", "remove", "show"))
     parser.add_argument("--workspace", default="workspace", help="folder of all artefacts (default: %(default)s)")

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
-from core.jobs.job import create_job
 from core.library import catalog
-from core.submission.requirements import check_requirements
+from core.submission.jobs import submit
 from core.workspace import Workspace
 from scripts.command import DONE, exit_with, run_in_workspace, run_job, script_parser
 
@@ -45,11 +44,8 @@ def _do(workspace: Workspace, args: argparse.Namespace) -> int:
         checkpoint_names.pin(run, args.step, args.name)
         print(f"The checkpoint of step {args.step} is pinned as {args.name}: run:{job.id}@{args.name}")
     elif args.use:
-        options = CertifyOptions(run=f"run:{job.id}@{args.use}")
-        # The job is made before the choice, so that a refusal leaves the run as it is.
-        check_requirements(workspace, "certify", options)
-        proof = create_job(workspace, "certify", options)
-        control.use_checkpoint(job, "" if args.use == "best" else args.use)
+        control.require_finished(job)
+        [proof] = submit(workspace, "certify", CertifyOptions(run=f"run:{job.id}@{args.use}"))
         code = run_job(proof)
 
     # Every call ends with the list of checkpoints.

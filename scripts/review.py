@@ -1,13 +1,13 @@
 """Review a dataset: its clips with findings, the worst first; exclude some, edit transcripts, save a new version.
 
-    python -m scripts.review mine                                    what was found, and the 20 worst clips
-    python -m scripts.review mine --kind pace --most 100             those with one kind of finding
-    python -m scripts.review mine --exclude clip7 --exclude clip9    decide; nothing is changed yet
-    python -m scripts.review mine --exclude-kind "same sound"        (--exclude-errors KIND: only where it is an error)
-    python -m scripts.review mine --undo-kind "same sound"           undo what was decided about all of a kind
-    python -m scripts.review mine --include clip9 --text clip3 "what is said"
-    python -m scripts.review mine --fix-kind edges                   cut the silence at the ends of all that have some
-    python -m scripts.review mine --save-as mine-2                   the dataset with what was decided
+    python -m scripts review mine                                    what was found, and the 20 worst clips
+    python -m scripts review mine --kind pace --most 100             those with one kind of finding
+    python -m scripts review mine --exclude clip7 --exclude clip9    decide; nothing is changed yet
+    python -m scripts review mine --exclude-kind "same sound"        (--exclude-errors KIND: only where it is an error)
+    python -m scripts review mine --undo-kind "same sound"           undo what was decided about all of a kind
+    python -m scripts review mine --include clip9 --text clip3 "what is said"
+    python -m scripts review mine --fix-kind edges                   cut the silence at the ends of all that have some
+    python -m scripts review mine --save-as mine-2                   the dataset with what was decided
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Text rules: list and show them, save your own, see texts before and after, and what a folding costs.
 
-    python -m scripts.rules                                    what there is, and what was made with it
-    python -m scripts.rules show am > my-am.yaml               then edit the file
-    python -m scripts.rules save my-am --file my-am.yaml       --fork takes a free name where this one is in use
-    python -m scripts.rules try my-am --dataset amharic-demo   or --text "...", or --texts FILE with one a line
-    python -m scripts.rules cost my-am --dataset amharic-demo
+    python -m scripts rules                                    what there is, and what was made with it
+    python -m scripts rules show am > my-am.yaml               then edit the file
+    python -m scripts rules save my-am --file my-am.yaml       --fork takes a free name where this one is in use
+    python -m scripts rules try my-am --dataset amharic-demo   or --text "...", or --texts FILE with one a line
+    python -m scripts rules cost my-am --dataset amharic-demo
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The signature of an export's maker, and the makers who are trusted in this workspace.
 
-    python -m scripts.signature sign export:my-voice --key ~/.ssh/id_ed25519     by ssh-keygen, or minisign
-    python -m scripts.signature statement export:my-voice > signed.sha256        what is signed, for another machine
-    python -m scripts.signature attach export:my-voice signed.sha256.sig         a signature that was made there
-    python -m scripts.signature trust me@example.org ~/.ssh/id_ed25519.pub       a maker's public key, by a name
-    python -m scripts.signature list                                             the makers who are trusted
-    python -m scripts.signature forget me@example.org
+    python -m scripts signature sign export:my-voice --key ~/.ssh/id_ed25519     by ssh-keygen, or minisign
+    python -m scripts signature statement export:my-voice > signed.sha256        what is signed, for another machine
+    python -m scripts signature attach export:my-voice signed.sha256.sig         a signature that was made there
+    python -m scripts signature trust me@example.org ~/.ssh/id_ed25519.pub       a maker's public key, by a name
+    python -m scripts signature list                                             the makers who are trusted
+    python -m scripts signature forget me@example.org
 
-Verified by python -m scripts.certify --check, python -m scripts.unpack and the page. With other programs:
+Verified by python -m scripts certify --check, python -m scripts unpack and the page. With other programs:
 
     ssh-keygen -Y verify -f allowed_signers -I me@example.org -n lisan-export -s signed.sha256.sig < signed.sha256
     sha256sum -c signed.sha256

@@ -1,12 +1,12 @@
 """What the workspace holds: sizes, what depends on what, and the bin.
 
-    python -m scripts.storage list                       sizes by kind, the largest of each, and the bin
-    python -m scripts.storage show dataset:my-voice      what depends on it, and what it depends on
-    python -m scripts.storage delete run:first           into the bin; refused while a job needs it
-    python -m scripts.storage restore run:first          out of the bin, to where it was
-    python -m scripts.storage empty                      remove what is in the bin, for good
+    python -m scripts storage list                       sizes by kind, the largest of each, and the bin
+    python -m scripts storage show dataset:my-voice      what depends on it, and what it depends on
+    python -m scripts storage delete run:first           into the bin; refused while a job needs it
+    python -m scripts storage restore run:first          out of the bin, to where it was
+    python -m scripts storage empty                      remove what is in the bin, for good
 
-An item is KIND:NAME. An export or a run travels as one archive: python -m scripts.pack, python -m scripts.unpack.
+An item is KIND:NAME. An export or a run travels as one archive: python -m scripts pack, python -m scripts unpack.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _run(workspace: Workspace, args: argparse.Namespace) -> Mapping[str, Any]:
             deleted = []
             for reference in map(workspace.whole_reference, args.item):
                 deleted.append(storage.delete(workspace, storage.parse(reference)).reference)
-                print(f"{reference} is in the bin. It can be restored: python -m scripts.storage restore {reference}")
+                print(f"{reference} is in the bin. It can be restored: python -m scripts storage restore {reference}")
             return {"deleted": deleted}
         case "restore":
             restored = [storage.restore(workspace, entry).reference for entry in args.item]

@@ -5,21 +5,23 @@ Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.tr
 
 import argparse
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, STOPPED, exit_with, run_verb
+from scripts.command import DEFAULT_WORKSPACE, DONE, STOPPED, exit_with, run_verb
 
 
 def other_rank() -> int:
     """The ranks of torchrun but the first: they run the loop of rank 0 and write nothing."""
-    from core import train  # loads torch
-
     parser = argparse.ArgumentParser()
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE)
-    return train.main([parser.parse_known_args()[0].workspace])
+    # As the ranks that Lisan starts itself: python -m core.train WORKSPACE.
+    sys.argv = ["core.train", parser.parse_known_args()[0].workspace]
+    runpy.run_module("core.train", run_name="__main__", alter_sys=True)
+    return DONE
 
 
 def rank_0(arguments: Sequence[str]) -> int:

@@ -38,7 +38,7 @@ _CHECK_TITLES = {
     "base_logits": "Predictions in the old languages", "base_languages": "Old languages compared",
     "base_tokens": "Tokens of the old languages", "front_end": "Text processing",
     "codec_and_vocoder": "Codec and vocoder", "character_error_rates": "Character error rates",
-    "merged_reloads": "Weights with merged adapters",
+    "merged_reloads": "Weights with merged adapters", "export_reloads": "Export, loaded again",
 }
 _VERDICTS = ("passed", "failed", "measured", "not proven")
 _SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # shown in the path or in the certificate above
@@ -207,22 +207,25 @@ def verified_view(result: Verification) -> Html:
     """The certificate beside what it says of the files that are there now."""
     proof, outcome = result.proof, result.outcome
     about = [paragraph(verification.NO_PROOF_OF_ORIGIN, class_="small")]
+    if result.texts_note:
+        about.append(paragraph(result.texts_note, class_="small"))
     if proof.trained_elsewhere:
-        about.append(paragraph("The run was trained elsewhere. That its frozen tensors did not move in the trainer's "
-                               "memory, and what it learned, is what its sender reported.", class_="small"))
+        about.append(paragraph("The run was trained elsewhere, or its trainer's report was changed. That its frozen "
+                               "tensors did not move in the trainer's memory, and what it learned, is what its sender "
+                               "reported.", class_="small"))
     if outcome is Outcome.PASSED:
         about.insert(0, paragraph(f"It belongs to these {pluralize(len(proof.files), 'file')}: sizes and hashes are "
                                   f"those that it lists. This workspace computed it.", class_="small"))
         return join((certificate_view(proof), *about))
     # A failed check is red whoever computed it, so it needs no banner.
     if outcome is Outcome.FAILED:
-        return join((certificate_view(proof), *about))
+        return join((certificate_view(proof, claimed=result.claimed), *about))
     tone = "bad" if outcome.bad else "unsure"
     title = {Outcome.OTHER_FILES: "Certificate of other files", Outcome.INCOMPLETE: "Incomplete certificate"}.get(
         outcome, "Computed by the sender, not verified here")
     banner = div(f"verdict {tone}", element("strong", title), paragraph(result.reason), paragraph(
         "To compute it here from the files: Compute certificate, or ",
-        element("code", f"python -m scripts.certify --again --run {result.reference.partition('@')[0]}"), "."))
+        element("code", f"python -m scripts certify --again --run {result.reference.partition('@')[0]}"), "."))
     if outcome is Outcome.SENDER:
         claims = certificate_view(proof, claimed=True)
         return join((banner, *about, element("h3", "What the sender says"), claims))

@@ -94,8 +94,9 @@
       if (sound.paused) playAt(current, share(sound), true); else sound.pause();
       return;
     }
-    const next = event.key === "a" ? (all.indexOf(current) + 1) % all.length : Number(event.key) - 1;
-    if (!all[next] || (event.key !== "a" && !/^[1-9]$/.test(event.key))) return;
+    const key = window.lisanKey(event);
+    const next = key === "a" ? (all.indexOf(current) + 1) % all.length : Number(key) - 1;
+    if (!all[next] || (key !== "a" && !/^[1-9]$/.test(key))) return;
     event.preventDefault();
     playAt(all[next], share(sound), !sound.paused || !soundOf(all[next]).paused);
   });

@@ -6,9 +6,9 @@ import gradio as gr
 
 from config.schema import ExtendOptions
 from core.library import model_info
-from core.submission import requirements
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
+from core.verbs.extend import is_other_extension
 from core.workspace import free_name
 from ui import verb_form
 from ui.live import View
@@ -24,7 +24,7 @@ def build(page: Page) -> None:
         """The tokenizer's name, so that both are called the same, or one with a number where that is taken."""
         settings = [view.values[f"extend.{field}"] for field in ("tokenizer", "initialisation", "seed")]
         name = settings[0] or verb_form.tokenizer_name(page.workspace, view.values["extend.model"], "")
-        return free_name(name, lambda extension: requirements.is_other_extension(page.workspace, extension, *settings))
+        return free_name(name, lambda extension: is_other_extension(page.workspace, extension, *settings))
 
     def initialisation_info(view: View) -> object:
         about, tokenizer = ExtendOptions.model_fields["initialisation"].description, view.values["extend.tokenizer"]

@@ -29,7 +29,7 @@ def build(page: Page, form: OptionsForm) -> None:
     with gr.Accordion("Settings of another program", open=False, elem_classes="fold", elem_id="foreign-settings"):
         gr.HTML(paragraph("A YAML file such as training_config.yaml of another finetuning project: each of its keys is "
                           "looked up, and those that have an option here can be filled in above. At a command line: ",
-                          element("code", "python -m scripts.import_config FILE --output preset.yaml"), class_="small"))
+                          element("code", "python -m scripts import_config FILE --output preset.yaml"), class_="small"))
         upload = gr.File(file_count="single", type="filepath", height=100, elem_id="foreign-settings-upload",
                          label="Settings (YAML)")
         notice = gr.HTML(elem_classes="notices")

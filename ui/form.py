@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from config.arguments import flags, to_arguments
 from config.errors import UserError
 from config.loading import plain_faults
-from config.schema import GROUPS, Options
+from config.schema import GROUPS, Options, about
 from core.jobs.verbs import VERBS
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
@@ -71,14 +71,9 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormFi
     for flag in flags(model):
         name = ".".join(flag.path)
         is_tuple = get_origin(flag.field.annotation) is tuple
-        if name not in skipped and not is_tuple and not _is_command_line_only(flag.field):
+        if name not in skipped and not is_tuple and not about(flag.field, "command_line_only"):
             fields.append(_entry(name, flag.field))
     return tuple(fields)
-
-
-def _is_command_line_only(field: FieldInfo) -> bool:
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("command_line_only"))
 
 
 def _entry(name: str, field: FieldInfo) -> FormField:
@@ -97,13 +92,10 @@ def _entry(name: str, field: FieldInfo) -> FormField:
 
     choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
     kind = "choice" if choices else _KINDS.get(annotation, "text")
-    extra = field.json_schema_extra
-    group = str(extra.get("group", "")) if isinstance(extra, dict) else ""
-    listed = extra.get("suggestions") if isinstance(extra, dict) else None
-    suggestions = tuple(map(str, listed)) if isinstance(listed, list) else ()
+    suggestions = tuple(map(str, about(field, "suggestions", ())))
     return FormField(name, field.title or name, field.description or "", kind,
                      field.get_default(call_default_factory=True), choices, bound("ge", "gt"), bound("le", "lt"),
-                     optional, group, suggestions)
+                     optional, str(about(field, "group", "")), suggestions)
 
 
 @dataclass(frozen=True)
@@ -238,4 +230,4 @@ def command_line(verb: str, options: Options, workspace: Path) -> str:
     """The equivalent command, ready to paste into a shell."""
     named = [name for name in VERBS[verb].needs if name in ("segments", "tokenizer", "extension", "dataset")]
     arguments = to_arguments(options, [*VERBS[verb].makes, *named])
-    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *arguments])
+    return shlex.join(["python", "-m", "scripts", verb, "--workspace", str(workspace), *arguments])

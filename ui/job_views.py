@@ -18,7 +18,7 @@ from core.jobs.job import NO_DEVICE
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.jobs.state import STATUS_TITLES, JobState
 from core.jobs.verbs import VERBS
-from core.library import learning
+from core.library import learning, verification
 from core.library.learning import Learning, LearningReport
 from core.submission.job_subjects import subject
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table, with_code
@@ -136,8 +136,13 @@ _LEARNING_TONE = {Learning.LEARNED: "good", Learning.PARTLY_LEARNED: "wait", Lea
 
 
 def status_tone(state: JobState) -> str:
-    """The tone of a job: green only where a training is known to have taught something."""
+    """The tone of a job: green only where a training is known to have taught something.
+
+    The journal of a run from another workspace is its sender's word.
+    """
     outcome = learning_of(state)
+    if outcome is Learning.LEARNED and (state.job.directory / verification.IMPORTED).exists():
+        return "wait"
     return _LEARNING_TONE[outcome] if outcome else _STATUS_TONE[state.status]
 
 
@@ -213,7 +218,8 @@ def training_outcome_view(state: JobState) -> Html:
         return NOTHING
     if state.status == "finished" and state.result:
         best = state.result.get("best_step")
-        return learning_view(learning.read_report(state.job.directory, best if isinstance(best, int) else 0))
+        return learning_view(learning.read_report(state.job.directory, best if isinstance(best, int) else 0),
+                             claimed=verification.is_trained_elsewhere(state.job.directory))
     try:
         reports = learning.read_learning(state.job.directory).reports.values()
     except UserError:
@@ -411,7 +417,7 @@ def _titles_of_flags() -> Mapping[str, str]:
 _FLAG = r"--[a-z][\w-]*(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./][\w:@./-]*(?<=[\w:@/]))?"
 """A flag, and its value where one follows."""
 _FLAGS = rf"{_FLAG}(?: {_FLAG})*"
-_COMMAND = r"(?:python -m )?scripts\.\w+(?:[^;().]|\.(?!\s|$))*?"
+_COMMAND = r"(?:python -m )?scripts \w+(?:[^;().]|\.(?!\s|$))*?"
 _SAID_TWICE = re.compile(rf"(?<![\w.])(?:{_COMMAND}|{_FLAGS}); on the page: ")
 """What a terminal needs, in front of its words for the page."""
 _DRAWER_TAB = re.compile(r"\b(Jobs|Storage|Doctor|Machine) tab\b(?! \()")
@@ -437,12 +443,12 @@ def on_page(text: str) -> str:
             return f"{name} {value}".rstrip()
         return f"“{title}”: {value}" if value and not value.isupper() else f"“{title}”"
 
-    if "--" not in text and "scripts." not in text or "torchrun" in text:
+    if "--" not in text and "scripts " not in text or "torchrun" in text:
         return _DRAWER_TAB.sub(r"\1 tab (under System)", text)
     # Flags are replaced after commands, as these contain flags.
     text = _SAID_TWICE.sub("", text.replace("--resume", "Resume"))
     text = _TAB_OR_COMMAND.sub(r"\1", text)
-    text = re.sub(rf"python -m scripts\.(\w+)((?: {_FLAG})*)", command, text)
+    text = re.sub(rf"python -m scripts (\w+)((?: {_FLAG})*)", command, text)
     text = re.sub(rf"`?(?<![\w-])({_FLAGS})`?", fields, text)
     return _DRAWER_TAB.sub(r"\1 tab (under System)", text)
 

@@ -18,7 +18,6 @@ from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import certificate, model_info
 from core.library.catalog import resolve
-from core.library.verification import Outcome
 from ui import books, comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
@@ -222,7 +221,7 @@ def _outcome(page: Page, view: View, reference: str) -> Html:
         warning = comparison_views.verification_view(result)
         if result is None or result.outcome.of_other_files:
             return warning
-        claimed = result.outcome is Outcome.SENDER or result.proof.trained_elsewhere
+        claimed = result.claimed or result.proof.trained_elsewhere
         return join((warning, job_views.learning_view(result.proof.learning_report, claimed=claimed)))
     return NOTHING
 

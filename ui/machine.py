@@ -23,7 +23,7 @@ def build(page: Page, findings: Sequence[MachineCheck]) -> None:
     about = gr.HTML(elem_id="machine-about")
     checks = gr.HTML(elem_id="machine-checks", elem_classes="notices")
     gr.HTML(paragraph("What the check at the start finds appears here. To check everything: ",
-                      element("code", "python -m scripts.doctor"), ".", class_="small"))
+                      element("code", "python -m scripts doctor"), ".", class_="small"))
 
     page.live.panel(about, lambda _view: about_view(page), "machine")
     page.live.panel(checks, lambda _view: findings_view(findings), "machine")

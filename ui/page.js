@@ -313,6 +313,27 @@ document.addEventListener("beforeinput", (event) => {
   new MutationObserver(rename).observe(document, {childList: true, subtree: true});
 })();
 
+/* Gradio draws a drop zone anew after an upload (6.31), and the focus would go to the page's body: the new one gets it. */
+(() => {
+  let field = null;  // the block whose drop zone has the focus, or had it until it was taken away
+  const zone = () => field && [...field.querySelectorAll("button[aria-dropeffect]")].find((button) => button.checkVisibility());
+  document.addEventListener("focusin", ({target}) => {
+    field = target.matches("button[aria-dropeffect]") ? target.closest(".block[id]") : null;
+  });
+  document.addEventListener("pointerdown", ({target}) => { if (field && !field.contains(target)) field = null; }, true);
+  new MutationObserver(() => {
+    if (!field || document.activeElement !== document.body || !document.hasFocus()) return;
+    const again = zone();
+    if (again) again.focus({preventScroll: true});
+  }).observe(document, {childList: true, subtree: true});
+})();
+
+/* The letter that is printed on a key, or with letters of another script the key's place; any other key as it is. */
+window.lisanKey = (event) => {
+  if (/^[a-z]$/i.test(event.key)) return event.key.toLowerCase();
+  return /^Key[A-Z]$/.test(event.code || "") ? event.code.slice(3).toLowerCase() : event.key;
+};
+
 /* Ctrl and space in the field of a clip's text play the clip again, so that the hands stay on the keyboard. */
 document.addEventListener("keydown", (event) => {
   if (event.key !== " " || !event.ctrlKey || !event.target.closest || !event.target.closest("#typing-text")) return;

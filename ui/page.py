@@ -10,14 +10,14 @@ from gradio.blocks import Block
 
 from config.loading import parse_options
 from config.resume_options import with_changes
-from config.schema import CertifyOptions, Options, TrainOptions
+from config.schema import Options, TrainOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import CachedGpus
-from core.jobs.job import NO_DEVICE, Job, create_job, load_job
+from core.jobs.job import NO_DEVICE, Job, load_job
 from core.jobs.reporter import pluralize
 from core.library import catalog
-from core.submission import requirements, storage
-from core.submission.job_chains import create_certify_job, use_named_checkpoint
+from core.submission import storage
+from core.submission.jobs import submit, submit_certificate
 from core.workspace import Workspace
 from ui import job_views
 from ui.live import QUIET, Live, guarded
@@ -74,14 +74,10 @@ class Page:
         The job also waits for the jobs `after`, and is skipped if one of them fails. A training gets a second job that
         certifies it.
         """
-        needed = requirements.check_requirements(self.workspace, verb, options)
-        if isinstance(options, CertifyOptions):
-            use_named_checkpoint(self.workspace, options)
-        job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
-        control.start(job)
-        if verb == "train":
-            control.start(create_certify_job(job))
-        return job
+        jobs = submit(self.workspace, verb, options, after=after)
+        for job in jobs:
+            control.start(job)
+        return jobs[0]
 
     def stop(self, name: str) -> Sequence[object]:
         """Ask the job `name` to finish its step, save and end."""
@@ -117,7 +113,7 @@ class Page:
         waited = len(resumed) - 1
 
         if checkpoint and any(state.certifies == job.id and state.status == "finished" for state in states):
-            control.start(create_certify_job(job))  # the present certificate was of other steps
+            control.start(submit_certificate(job))  # the present certificate was of other steps
         remark = f" Queued again: {pluralize(waited, 'job')} that waited for it." if waited else ""
         return [job_views.notice(checkpoint_names.resume_point(job) + remark, job=name)]
 

@@ -9,6 +9,7 @@
   const LONGEST_WAIT_MS = 5000;  // The same list or the same error again changes nothing.
   let waiting_until = 0;
   const wait = () => { waiting_until = Date.now() + LONGEST_WAIT_MS; };
+  const running = () => [...document.querySelectorAll("#recording-microphone .stop-button")].find((shown) => shown.offsetParent);
   const is_answer = ({target}) => Boolean(target.closest && target.closest("#recording-card, #recording-notice"));
 
   /* A browser takes noise and echo out and moves the level, as for a call: a voice to be learned is recorded as it is.
@@ -51,9 +52,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || !event.target.closest) return;
     if (!event.target.closest("#recording-sentences") || event.target.matches("input, textarea, select")) return;
-    // The letter that is printed on the key, or with letters of another script the key's place.
-    const letter = /^[a-z]$/i.test(event.key) ? event.key : (event.code || "").replace(/^Key/, "");
-    const action = actions[letter.toLowerCase()];
+    const action = actions[window.lisanKey(event)];
     if (!action || !card()) return;
     event.preventDefault();
     action();
@@ -64,7 +63,7 @@
     const button = event.target.closest && event.target.closest(
       ":is(#recording-next, #recording-back, #recording-skip), #recording-microphone :is(.record-button, .stop-button)");
     if (!button) return;
-    const stop = [...document.querySelectorAll("#recording-microphone .stop-button")].find((shown) => shown.offsetParent);
+    const stop = running();
     // To stop never waits.
     if (button === stop) { wait(); return; }
     if (!stop && Date.now() >= waiting_until) {
@@ -76,18 +75,32 @@
     if (stop) stop.click();
   }, true);
 
-  // The choice of another list shows another sentence too.
+  /* The choice of another list shows another sentence too: like Next, it only ends a recording, and is made again when
+     that is stored. Gradio takes a choice at mousedown or Enter (6.31). No answer is shown while a list is open (page.js):
+     the focus goes to the card, which closes it. */
   const is_of_list = (element) => Boolean(element && element.closest && element.closest("#recording-list"));
-  document.addEventListener("pointerdown", ({target}) => {
-    if (target.closest && target.closest("[role=option]") && is_of_list(document.activeElement)) wait();
+  const choose = (event) => {
+    const stop = running();
+    if (!stop && Date.now() >= waiting_until) { wait(); return; }
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    if (card()) card().focus({preventScroll: true});
+    if (stop) stop.click();
+  };
+  document.addEventListener("mousedown", (event) => {
+    if (event.target.closest && event.target.closest("[role=option]") && is_of_list(document.activeElement)) choose(event);
   }, true);
-  document.addEventListener("keydown", ({key, target}) => { if (key === "Enter" && is_of_list(target)) wait(); }, true);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && is_of_list(event.target)) choose(event);
+  }, true);
 
+  // The button of a new list goes away when its first sentence is shown.
+  const PLACES = "#recording-sentences, #recording-create";
   document.addEventListener("focusin", (event) => {
-    inside = Boolean(event.target.closest && event.target.closest("#recording-sentences"));
+    inside = Boolean(event.target.closest && event.target.closest(PLACES));
   });
   document.addEventListener("pointerdown", (event) => {
-    if (inside && event.target.closest && !event.target.closest("#recording-sentences")) inside = false;
+    if (inside && event.target.closest && !event.target.closest(PLACES)) inside = false;
   }, true);
   new MutationObserver((changes) => {
     if (changes.some(is_answer)) waiting_until = 0;

@@ -216,8 +216,8 @@ def unproven_note(state: JobState) -> str:
 
 
 def is_imported(state: JobState) -> bool:
-    """Whether a run came from another workspace, so that what its trainer reported is its sender's word."""
-    return (state.job.directory / verification.IMPORTED).exists()
+    """Whether what the trainer of a run reported is the word of others, so that it is not shown in green."""
+    return verification.is_trained_elsewhere(state.job.directory)
 
 
 def learning_report(state: JobState, step: int | None = None) -> LearningReport:

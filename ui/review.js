@@ -72,7 +72,7 @@
       return;
     }
     if (["BUTTON", "AUDIO"].includes(event.target.tagName) && event.key === " ") return;
-    const action = actions[event.key];
+    const action = actions[window.lisanKey(event)];
     if (!action) return;
     event.preventDefault();
     action(row);

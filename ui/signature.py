@@ -71,7 +71,7 @@ def section(workspace: Workspace, reference: str) -> Html:
                   ", sign it where your key is, and give the signature here:", class_="small"),
         element("pre", element("code", f"ssh-keygen -Y sign -n {NAMESPACE} -f ~/.ssh/id_ed25519 {STATEMENT}\n"
                                        f"minisign -S -m {STATEMENT}")),
-        paragraph("At a command line: ", element("code", f"python -m scripts.signature sign {reference} --key FILE"),
+        paragraph("At a command line: ", element("code", f"python -m scripts signature sign {reference} --key FILE"),
                   class_="small")))
 
 

@@ -32,16 +32,20 @@ from core.dataset import languages, review
 from core.dataset.review import check_texts_match
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
-from core.jobs.job import Job, create_job
+from core.jobs.job import Job
 from core.jobs.reporter import duration_text, pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
-from core.library import model_info
+from core.library import model_info, presets
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
-from core.submission import job_chains, requirements
+from core.submission import job_chains
+from core.submission.jobs import submit
 from core.text import text_rules
+from core.verbs.extend import is_other_extension
+from core.verbs.prepare import check_new_dataset
+from core.verbs.tokenizer import is_other_tokenizer
 from core.workspace import KINDS, Workspace, free_name
 from ui import dataset as dataset_tab
 from ui import job_views, records, uploads, verb_form
@@ -362,8 +366,8 @@ def data_view(workspace: Workspace, view: View) -> Html:
 
     lines = [f"{duration_text(card.duration_s)} of speech in {pluralize(card.clips, 'clip')}, {held_out} "
              f"of them held out ({held_out / card.clips:.0%})."]
-    if card.duration_s < model_info.MIN_TRAIN_SPEECH_S:
-        lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
+    if card.duration_s < presets.MIN_TRAIN_SPEECH_S:
+        lines.append(f"That is little: {duration_text(presets.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, 30 minutes or more is better.")
 
     # The last training tells more about the recordings than their amount.
@@ -372,7 +376,7 @@ def data_view(workspace: Workspace, view: View) -> Html:
     failed = last is not None and job_views.learned_nothing(last)
     if last is not None and failed:
         lines.append(f"The last training on these recordings: {job_views.short_outcome(last)}.")
-    if held_out < model_info.FEW_HELD_OUT:
+    if held_out < presets.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
                      "them with a larger held-out share on the Data tab.")
 
@@ -427,18 +431,22 @@ def _build_own(page: Page, model: gr.Dropdown) -> _OwnFields:
 
     def look(source: str | None, language: str, name: str, model: str) -> Sequence[object]:
         source, code = (source or "").strip(), typed_code(language)
+        return show(dataset_tab.look(page, source, code), source, code, name, model)
+
+    def show(detected: object, source: str, code: str, name: str, model: str) -> Sequence[object]:
+        """What follows from what was `detected` in a source: its voice is measured, and it gets a name."""
         question = bool(source and code) and source_preview.script_question(source, code)
-        detected = dataset_tab.look(page, source, code)
-        if source and "data-assessment" in detected:
+        if source and "data-assessment" in str(detected):
             uploads.start_reproduction(page, model or CATALOG[0].name, source, code)
         return [detected, gr.update(visible=bool(question)),
                 name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str, model: str) -> Sequence[object]:
-        report, saved, remaining = dataset_tab.save_upload(page, files, typed_code(language))
+        code = typed_code(language)
+        report, saved, remaining = dataset_tab.save_upload(page, files, code)
         if remaining is not None:  # refused
             return [report, gr.skip(), gr.skip(), saved, remaining]
-        return [*look(str(saved), language, name, model), saved, remaining]
+        return [*show(report, str(saved), code, name, model), saved, remaining]
 
     page.on(upload.upload, take, [upload, language, name, model_name], [assessment, any_script, name, source, upload],
             files=True)
@@ -479,7 +487,7 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": typed_code(language),
                                      "any_script": bool(any_script), "keep_edges": not clean,
                                      "remove_unspoken": bool(clean)})
-    requirements.check_new_dataset(workspace, options)
+    check_new_dataset(workspace, options)
     base: tuple[str, ...] = ()
     with suppress(UserError):  # a model that is not here yet is downloaded first
         base = (model_info.base_languages(workspace, model_info.base_of(workspace, model))
@@ -515,13 +523,9 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
         language, dataset = prepare.language, prepare.dataset
 
     options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), prepare)
-    jobs = job_chains.create_chain(page.workspace, options)
-    training = jobs[-1]
-
-    # The comparison and the certificate wait for the training.
-    compared = comparison_options(page.workspace, options, training.id)
-    comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
-    for job in (*jobs, comparison, job_chains.create_certify_job(training)):
+    jobs = job_chains.submit_chain(page.workspace, options, comparison=comparison_options(page.workspace, options))
+    *_, training, comparison, _certificate = jobs
+    for job in jobs:
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
             page.show(training.id), page.show(comparison.id), "", "", None, False, True]
@@ -567,15 +571,14 @@ def further_options(workspace: Workspace, states: Sequence[JobState], length: st
 def _further(page: Page, length: str) -> Sequence[object]:
     states = chain_of(page.live.board.states())
     options = further_options(page.workspace, states, length, page.gpus())
-    requirements.check_requirements(page.workspace, "train", options)
-    jobs = [create_job(page.workspace, "train", options, after=(_id_of(_last_training(states)),))]
-    for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
-        again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{jobs[0].id}"})
-        jobs.append(create_job(page.workspace, "compare", again, after=(jobs[0].id,)))
-    for job in (*jobs, job_chains.create_certify_job(jobs[0])):
+    # The last comparison is made again with the new training.
+    comparisons = [state.job.settings for state in states if state.verb == "compare"]
+    comparison = parse_options(CompareOptions, comparisons[-1]) if comparisons else None
+    jobs = submit(page.workspace, "train", options, after=(_id_of(_last_training(states)),), comparison=comparison)
+    for job in jobs:
         control.start(job)
     return [job_views.notice("Training started on the weights of the last one."), jobs[0].id, page.show(jobs[0].id),
-            page.show(jobs[-1].id) if len(jobs) > 1 else gr.skip()]
+            page.show(jobs[1].id) if comparison else gr.skip()]
 
 
 def follow(view: View) -> str:
@@ -889,15 +892,15 @@ def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
 
 
 def chosen_preset(workspace: Workspace, family: CatalogEntry, dataset: str,
-                  gpus: Sequence[Gpu]) -> model_info.FittedPreset:
+                  gpus: Sequence[Gpu]) -> presets.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
-    speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
-    return model_info.fit_preset(family.name, speech, gpus)
+    speech = presets.SpeechAmount() if dataset in ("", DEMO) else presets.speech_amount_of(workspace, dataset)
+    return presets.fit(family.name, speech, gpus)
 
 
 def _quick(family: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
-    return model_info.preset(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
+    return presets.for_family(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -928,7 +931,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
         language=language,
         extended_name=f"{stem}-{verb_form.in_a_name(language)}" if ":" in model else "",
         rules=",".join(filter(text_rules.ships, language.split(","))),
-        merges=model_info.preset(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+        merges=presets.for_family(family.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(options, extended_name=_free_name(workspace, options, states))
 
 
@@ -949,20 +952,20 @@ def _taken(workspace: Workspace, options: job_chains.ChainOptions, states: Seque
 
     def is_other(step: Options) -> bool:
         if isinstance(step, TokenizerOptions):
-            return requirements.is_other_tokenizer(workspace, name, step.model_dump(), states)
-        return isinstance(step, ExtendOptions) and requirements.is_other_extension(
+            return is_other_tokenizer(workspace, name, step.model_dump(), states)
+        return isinstance(step, ExtendOptions) and is_other_extension(
             workspace, name, step.tokenizer, step.initialisation, str(step.seed))
 
     return any(is_other(step) for _, step in job_chains.chain_steps(options))
 
 
-def comparison_options(workspace: Workspace, options: job_chains.ChainOptions, run: str) -> CompareOptions:
-    """The comparison to make when `run` has finished; without texts, a held-out sentence of each language.
+def comparison_options(workspace: Workspace, options: job_chains.ChainOptions) -> CompareOptions:
+    """The comparison to make when the chain has finished; without texts, a held-out sentence of each language.
 
     It is in the voice of the recordings, except for the demo, whose voices the base has.
     """
     base = options.model if ":" in options.model else f"base:{options.model}"
-    ends: dict[str, object] = {"base": base, "finetuned": f"run:{run}"}
+    ends: dict[str, object] = {"base": base}
     if options.source != DEMO:
         ends["voice"] = SPEAKER
     if family_of_model(workspace, options.model).preset != "demo":

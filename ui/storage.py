@@ -252,7 +252,7 @@ def items_view(inventory: Inventory | None, workspace: Workspace, view: View) ->
              users_line(inventory, item)) for item, usage in listed[:MOST_LISTED]]
 
     surplus = len(listed) - MOST_LISTED
-    note = paragraph(f"{surplus} smaller ones are not shown; python -m scripts.storage list --kind {kind} --all prints "
+    note = paragraph(f"{surplus} smaller ones are not shown; python -m scripts storage list --kind {kind} --all prints "
                      "them.", class_="small") if surplus > 0 else NOTHING
     return join((table(("Name", "About", "Size", "Frees", "Changed", "Used by"), rows), note))
 

@@ -22,8 +22,8 @@ from core.jobs.events import Step
 from core.jobs.job import load_job
 from core.jobs.reporter import duration_text, memory_text, size_text
 from core.jobs.state import JobState
-from core.library import checkpoints, model_info
-from core.library.model_info import FittedPreset
+from core.library import checkpoints, presets
+from core.library.presets import FittedPreset
 from core.submission import storage
 from ui import clip_review, foreign_settings, job_views, records, run_views, sweeps, verb_form
 from ui.charts import Point, Series, chart, smooth
@@ -46,7 +46,7 @@ _PLAY_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element
 shown();
 watch('value', shown);"""
 _PRESET_INPUTS = ("train.dataset", "train.extension", "train.device", "preset", "memory")
-_PRESET_FIELDS = model_info.preset_fields()
+_PRESET_FIELDS = presets.set_options()
 _PRESET_DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _PRESET_FIELDS}
 
 
@@ -462,11 +462,11 @@ def build_preset() -> PresetSelector:
     """Lay out the dropdowns, the description and the button that resets the form to the preset."""
     with gr.Row(elem_classes="grid"):
         name = gr.Dropdown([("Auto (by hours of speech)", "auto"),
-                            *((model_info.TITLES[preset_name], preset_name) for preset_name in model_info.NAMES)],
+                            *((presets.TITLES[preset_name], preset_name) for preset_name in presets.NAMES)],
                            value="auto", label="Preset", filterable=False, elem_id="preset", min_width=150,
                            info="Values for this amount of speech. Your changes below stay.")
         memory = gr.Dropdown([("Auto-detected", "auto"), *((f"{size} GB", size)
-                                                           for size in get_args(model_info.Memory)[1:])],
+                                                           for size in get_args(presets.Memory)[1:])],
                              value="auto", label="GPU memory", filterable=False, elem_id="preset-memory",
                              min_width=150, info="Sets the batch size. Between two sizes, choose the smaller.")
     about = gr.HTML(elem_id="preset-about")
@@ -495,8 +495,8 @@ def current_preset(page: Page, view: View) -> FittedPreset:
     def fit() -> FittedPreset:
         on_cpu = view.values["train.device"] == "cpu"
         family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
-        speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
-        return model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
+        speech = presets.speech_amount_of(page.workspace, view.values["train.dataset"])
+        return presets.fit(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
                                      view.values["memory"], on_cpu=on_cpu)
 
     return view.once(("preset", *(view.values[name] for name in _PRESET_INPUTS)), fit)
@@ -644,6 +644,9 @@ def checkpoints_view(state: JobState | None) -> Html:
 
         rows.append((f"{step:,}", size_text(size), ", ".join(reasons)))
 
-    return join((table(("Step", "Size", "Reason"), rows),
-                 element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
-                         class_="hint") if names else NOTHING))
+    # Lists show a pinned checkpoint by its title, and commands need its reference.
+    references = [f"run:{state.id}@{name}" for name in names if name != checkpoint_names.CHOICE]
+    titles = "; ".join(title_of(state.job.workspace, reference) for reference in references)
+    pinned = (paragraph(f"Pinned checkpoints on Listen: {titles}", class_="small"),
+              paragraph("In commands: ", span("id", ", ".join(references)), class_="small"))
+    return join((table(("Step", "Size", "Reason"), rows), *(pinned if references else ())))

@@ -17,7 +17,7 @@ from config.languages import language_name
 from config.schema import ResynthesizeOptions
 from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
-from core.library import model_info
+from core.library import presets
 from core.library.catalog import find_entry
 from core.library.reproduction import Reproduction, ReproductionMeasurements
 from core.sources import source_assessment
@@ -121,7 +121,7 @@ def findings(report: SourceAssessment, language: str) -> list[str]:
     if report.unreadable:
         lines.append(f"{report.unreadable} of {report.measured + report.unreadable} recordings cannot be read.")
     if report.duration_s is not None and report.is_whole and report.duration_s < _LITTLE_SPEECH_S:
-        least = duration_text(model_info.MIN_TRAIN_SPEECH_S)
+        least = duration_text(presets.MIN_TRAIN_SPEECH_S)
         lines.append(f"Little speech: {least} is the least that has worked, 30 minutes or more is better.")
 
     # These findings are about how the clips were recorded and cut.

@@ -25,7 +25,7 @@ from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.library import catalog, model_info
 from core.library.catalog import CATALOG, CatalogEntry
-from core.submission import requirements
+from core.verbs.tokenizer import is_other_tokenizer
 from core.workspace import Workspace, free_name
 from ui import job_views, records
 from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, same_value
@@ -375,7 +375,7 @@ def free_tokenizer_name(workspace: Workspace, view: View) -> str:
     """`tokenizer_name` for the choices of the form, with a number where other options made one of that name."""
     settings = {field: view.values[f"tokenizer.{field}"] for field in TokenizerOptions.model_fields}
     return free_name(tokenizer_name(workspace, settings["model"], settings["dataset"]),
-                     lambda name: requirements.is_other_tokenizer(workspace, name, settings, view.jobs))
+                     lambda name: is_other_tokenizer(workspace, name, settings, view.jobs))
 
 
 def in_a_name(languages: str) -> str:

@@ -76,7 +76,7 @@ def pin(run_dir: Path, step: int, name: str) -> None:
                         f"{'the best one' if name == BEST else f'that of step {name}'}.", "Take another name.")
     if name == CHOICE:
         raise UserError(f"{name!r} is reserved for the checkpoint that the run refers to.",
-                        "Take another name; to use a checkpoint: Listen tab, or python -m scripts.pin_checkpoint "
+                        "Take another name; to use a checkpoint: Listen tab, or python -m scripts pin_checkpoint "
                         "RUN --use STEP.")
     with checkpoint_lock(run_dir):
         _check_step(run_dir, step)

@@ -56,12 +56,17 @@ def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool =
 
 def use_checkpoint(job: Job, checkpoint: str) -> None:
     """Let `run:ID` of a finished training refer to its `checkpoint` (a step or a name; empty: the best)."""
+    require_finished(job)
+    checkpoint_names.set_choice(job.directory, checkpoint)
+
+
+def require_finished(job: Job) -> None:
+    """Raise `UserError` unless `job` is a finished training, whose checkpoint can be selected."""
     state = read_state(job)
     if job.verb != "train" or state.status != "finished":
         raise UserError(f"{job.id} is {STATUS_TITLES[state.status]}: a checkpoint can be selected for a finished "
                         "training only.",
                         f"Let it finish. Any checkpoint can be used as run:{job.id}@STEP meanwhile.")
-    checkpoint_names.set_choice(job.directory, checkpoint)
 
 
 def resume_with_dependents(job: Job, states: Sequence[JobState], *, command: Sequence[str] = WORKER_COMMAND,

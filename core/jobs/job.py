@@ -129,7 +129,7 @@ def _public_value(value: object) -> object:
 
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
                job_id: str | None = None) -> Job:
-    """Create the directory of a new job, without starting it.
+    """Create the directory of a new job, without starting it and without a check: `core.submission.jobs.submit` does.
 
     `after` are ids of jobs of this workspace that must finish first. The default of `job_id` is the verb, the time and
     four hex digits. The directory is created atomically.
@@ -139,7 +139,7 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
         workspace.run(earlier)
 
     # Short ids are completed now, because later jobs may have ids that begin in the same way.
-    directory = resolve_inside(workspace.runs, job_id or _new_id(workspace, verb))
+    directory = resolve_inside(workspace.runs, job_id or new_job_id(workspace, verb))
     settings = with_whole_ids(workspace, verb, options).model_dump(mode="json")
     job = Job(directory, verb, choose_device(verb, settings), tuple(after), time.time(), settings)
 
@@ -201,7 +201,7 @@ def load_job_directory(directory: Path) -> Job:
     return job
 
 
-def _new_id(workspace: Workspace, verb: str) -> str:
+def new_job_id(workspace: Workspace, verb: str) -> str:
     """Verb, time and four random hex digits; another id is drawn if a job has it already."""
     while True:
         job_id = f"{verb}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"

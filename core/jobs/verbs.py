@@ -1,13 +1,15 @@
 """The table of verbs: what can run as a job. The worker, the queue, the page and the command line read it.
 
-To add a verb: its module with `run(options, workspace, reporter)`, its options class, and one entry here.
+To add a verb: its options class, one entry here, and a module of its name in `core.verbs` (see `VerbModule`).
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 import yaml
 
@@ -44,6 +46,8 @@ from config.schema import (
     TranscribeOptions,
     UnpackOptions,
 )
+from core.jobs.events import Result
+from core.workspace import Workspace
 
 PRESET_ABOUT = "preset"
 """The section of a preset file that describes it; it holds no options."""
@@ -61,7 +65,6 @@ class Verb:
     """
 
     title: str
-    module: str  # imported only by the worker
     options: type[Options]
     tab: str  # the page's tab
     example: str  # example of its command line
@@ -77,113 +80,113 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "download": Verb(
-        "Download base model", "core.download", DownloadOptions, "model",
+        "Download base model", DownloadOptions, "model",
         "--model chatterbox", takes_device=False, resumes=True,
         makes={"save_as": "model"}),
     "import_model": Verb(
-        "Import a finetune", "core.import_model", ImportModelOptions, "model",
+        "Import a finetune", ImportModelOptions, "model",
         "chatterbox finetuned.pt --tokenizer tokenizer.json --language am --name am-finetune", takes_device=False,
         resumes=True, needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"job": "run"}),
     "segment": Verb(
-        "Segment recordings", "core.segment", SegmentOptions, "data",
+        "Segment recordings", SegmentOptions, "data",
         "--source talks --segments talks --language am", takes_device=False, resumes=True, removes_uploads=True,
         needs={"source": "source"}, makes={"segments": "segments"}),
     "transcribe": Verb(
-        "Transcribe segments", "core.transcribe", TranscribeOptions, "data",
+        "Transcribe segments", TranscribeOptions, "data",
         "--segments talks --recogniser facebook/mms-1b-all", resumes=True,
         needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "align": Verb(
-        "Align text", "core.align", AlignOptions, "data",
+        "Align text", AlignOptions, "data",
         "--source film.mkv --text film.srt --segments film --language am", resumes=True, removes_uploads=True,
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
-        "Prepare dataset", "core.prepare", PrepareOptions, "data",
+        "Prepare dataset", PrepareOptions, "data",
         "--source recordings.zip --dataset my-voice --language sw", resumes=True, removes_uploads=True,
         needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
     "resynthesize": Verb(
-        "Hear the voice through the model", "core.resynthesize", ResynthesizeOptions, "data",
+        "Hear the voice through the model", ResynthesizeOptions, "data",
         "--source recordings.zip --model tiny",
         needs={"source": "source", "dataset": "dataset"}),
     "recogniser": Verb(
-        "Train recogniser", "core.recogniser", RecogniserOptions, "data",
+        "Train recogniser", RecogniserOptions, "data",
         "--dataset my-voice", needs={"dataset": "dataset"}),
     "revise": Verb(
-        "Save dataset version", "core.revise", ReviseOptions, "data",
+        "Save dataset version", ReviseOptions, "data",
         "--dataset my-voice --save-as my-voice-2", resumes=True,
         needs={"model": "model", "dataset": "dataset"}, makes={"save_as": "dataset"}),
     "tokenizer": Verb(
-        "Build tokenizer", "core.tokenizer", TokenizerOptions, "tokenizer",
+        "Build tokenizer", TokenizerOptions, "tokenizer",
         "--dataset my-voice --tokenizer tiny-sw", takes_device=False,
         needs={"tokenizer": "tokenizer", "model": "model", "dataset": "dataset", "tokenizer_file": "file"},
         makes={"tokenizer": "tokenizer"}),
     "compare_tokenizers": Verb(
-        "Compare tokenizers", "core.compare_tokenizers", CompareTokenizersOptions, "tokenizer",
+        "Compare tokenizers", CompareTokenizersOptions, "tokenizer",
         "--dataset my-voice", takes_device=False,
         needs={"model": "model", "dataset": "dataset", "text": "file", "tokenizer_file": "file"}),
     "extend": Verb(
-        "Extend embeddings", "core.extend", ExtendOptions, "embeddings",
+        "Extend embeddings", ExtendOptions, "embeddings",
         "--tokenizer tiny-sw --extension tiny-sw",
         needs={"model": "model", "tokenizer": "tokenizer"}, makes={"extension": "extension"}),
     "preflight": Verb(
-        "Preflight check", "core.preflight", PreflightOptions, "train",
+        "Preflight check", PreflightOptions, "train",
         "--extension tiny-sw --dataset my-voice", presets_of="train",
         needs=_TRAINING_NEEDS),
     "train": Verb(
-        "Train", "core.train", TrainOptions, "train",
+        "Train", TrainOptions, "train",
         "--extension tiny-sw --dataset my-voice --name first", resumes=True, needs=_TRAINING_NEEDS,
         makes={"job": "run"}),
     "sweep": Verb(
-        "Sweep", "core.sweep", SweepOptions, "train",
+        "Sweep", SweepOptions, "train",
         "--grid plan.yaml", takes_device=False, resumes=True, presets_of="train", needs=_TRAINING_NEEDS),
     "synthesize": Verb(
-        "Synthesize", "core.synthesize", SynthesizeOptions, "listen",
+        "Synthesize", SynthesizeOptions, "listen",
         '--voice-model run:first --language sw --text "Habari yako."', model_server=True,
         needs={"voice_model": "reference", "file": "file"}),
     "book": Verb(
-        "Read a book", "core.book", BookOptions, "listen",
+        "Read a book", BookOptions, "listen",
         "book.epub --voice-model run:first", resumes=True, removes_uploads=True,
         needs={"book": "file", "voice_model": "reference", "pronunciations": "file"}),
     "compare": Verb(
-        "Compare", "core.compare", CompareOptions, "listen",
+        "Compare", CompareOptions, "listen",
         '--finetuned run:first --texts sw "Habari yako."', model_server=True,
         needs={"base": "reference", "finetuned": "reference"}),
     "evaluate": Verb(
-        "Evaluate", "core.evaluate", EvaluateOptions, "listen",
+        "Evaluate", EvaluateOptions, "listen",
         "--models base:tiny run:first recordings", resumes=True,
         needs={"models": "reference", "dataset": "dataset", "recogniser": "recogniser"}),
     "listening_test": Verb(
-        "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
+        "Make listening test", ListeningTestOptions, "listen",
         "--evaluation EVALUATION --kind rating", takes_device=False, needs={"evaluation": "run"}),
     "certify": Verb(
-        "Compute certificate", "core.certify", CertifyOptions, "share",
+        "Compute certificate", CertifyOptions, "share",
         "--run run:first", resumes=True,
         preempted_by=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight",
                       "resynthesize"),
         needs={"run": "reference"}),
     "export": Verb(
-        "Export", "core.export", ExportOptions, "share",
+        "Export", ExportOptions, "share",
         "--run run:first --export my-voice-1", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),
     "serve": Verb(
-        "Serve speech", "core.serve", ServeOptions, "share",
+        "Serve speech", ServeOptions, "share",
         "export:my-voice-1", resumes=True, needs={"models": "reference"}),
     "piper_dataset": Verb(
-        "Make dataset for Piper", "core.piper_dataset", PiperDatasetOptions, "share",
+        "Make dataset for Piper", PiperDatasetOptions, "share",
         "export:my-voice-1 --file sentences.txt", resumes=True,
         needs={"voice_model": "reference", "file": "file"}),
     "push": Verb(
-        "Push to the Hub", "core.push", PushOptions, "share",
+        "Push to the Hub", PushOptions, "share",
         "my-voice-1 me/my-voice", takes_device=False, resumes=True,
         needs={"export": "export"}),
     "pack": Verb(
-        "Pack archive", "core.pack", PackOptions, "share",
+        "Pack archive", PackOptions, "share",
         "run:first", takes_device=False, needs={"item": "reference"}),
     "unpack": Verb(
-        "Import archive", "core.unpack", UnpackOptions, "storage",
+        "Import archive", UnpackOptions, "storage",
         "first.run.tar", takes_device=False, removes_uploads=True,
         needs={"archive": "file"}),
     "doctor": Verb(
-        "Diagnose checkpoint", "core.doctor", DoctorOptions, "doctor",
+        "Diagnose checkpoint", DoctorOptions, "doctor",
         "model tiny finetuned.safetensors --tokenizer tokenizer.json", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
@@ -191,6 +194,27 @@ RUN_VERBS = tuple(name for name, verb in VERBS.items() if verb.makes.get("job") 
 """The verbs whose jobs are runs: a folder of checkpoints, which `run:ID` refers to."""
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)
 """The verbs that the model server may run; they synthesize audio."""
+
+
+class VerbModule(Protocol):
+    """`core.verbs.NAME`: what the verb of that name does. Importing it loads no torch; only `run` does.
+
+    It may also have `suggest_name(workspace, settings)`: a name for what it makes; `settings` are all options as text.
+    """
+
+    def check(self, workspace: Workspace, options: Any) -> None:
+        """Raise `UserError` for options that are known not to work, before a job is created."""
+
+    def subject(self, names: Any) -> str:
+        """What a job is about, in some words; `names`: see `core.submission.job_subjects.Names`."""
+
+    def run(self, options: Any, workspace: Workspace, reporter: Any) -> Result:
+        """Do the work; called in the worker."""
+
+
+def verb_module(name: str) -> VerbModule:
+    """The module of a verb, imported at its first use: the table is read by modules that stand below it."""
+    return cast(VerbModule, importlib.import_module(f"core.verbs.{name}"))
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
 import os
 import shutil
 import signal
@@ -50,7 +49,7 @@ from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
 from core.jobs.queue import DependencyFailed, PreemptibleReporter, move_behind_preempting, wait_for_turn
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.jobs.state import JobBoard, JobReader
-from core.jobs.verbs import VERBS
+from core.jobs.verbs import VERBS, verb_module
 from core.machine import count_oom_kills, total_memory
 from core.workspace import Workspace
 
@@ -244,8 +243,7 @@ def checked_options(job: Job) -> Options:
 def _import_verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
     if verbs is not None:
         return verbs[name]
-    verb: VerbFunction = importlib.import_module(VERBS[name].module).run
-    return verb
+    return verb_module(name).run
 
 
 @contextmanager

@@ -102,6 +102,7 @@ class CatalogEntry:
     codes_per_second: float = 25.0
     built_in_codes: tuple[str, ...] = ()  # language codes of a model that ships with the app
     clones_voices: bool = False  # made to speak in the voice of any reference recording
+    conditioner_adapters: bool = False  # whether the voice conditioner has layers that may carry adapters
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -276,9 +277,16 @@ CATALOG: tuple[CatalogEntry, ...] = (
         sampling={"temperature": 0.8, "top_k": 30, "top_p": 0.8, "min_p": 0.0, "repetition_penalty": 10.0,
                   "guidance": 0.0},
         sound_options=("flow_steps", "flow_prompt_s", "emotion", "duration_s", "speaking_rate", "position_scheme"),
-        preset="chatterbox", codes_per_second=50.0, clones_voices=True,
+        preset="chatterbox", codes_per_second=50.0, clones_voices=True, conditioner_adapters=True,
     ),
 )
+
+
+def no_conditioner_layers(adapter_rank_conditioner: int) -> UserError:
+    """The refusal of adapters of this rank in the voice conditioner of a model that has no layers for them."""
+    return UserError(f"Adapters of rank {adapter_rank_conditioner} are wanted in the voice conditioner, and this model "
+                     "has none that may carry adapters.",
+                     "Leave --adapter-rank-conditioner at 0; IndexTTS2 has such layers.")
 
 
 SUMS = "SHA256SUMS.json"  # hashes of the built-in model's files

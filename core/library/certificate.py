@@ -9,7 +9,7 @@ command line read certificates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,8 @@ from config.errors import UserError
 from config.languages import language_name
 from core.library import learning as learning_outcome
 from core.library.learning import LanguageOutcome, Learning, LearningReport
-from data.durable_files import write_json
+from core.library.records import EXPORT_CARD
+from data.durable_files import hash_file, write_json
 
 CERTIFICATE = "certificate.json"
 FOLDER = "certificates"
@@ -36,6 +37,8 @@ CODEC = "codec_and_vocoder"
 CHECKS = ("prefix_rows", "frozen_tensors", "changed_tensors", "frozen_in_training", "base_logits", BASE_LANGUAGES,
           "base_tokens", "front_end", CODEC, ERROR_RATES)
 """What `core.proof.certification` computes; `changed_tensors` in scope `full` alone."""
+TEXTS = (EXPORT_CARD, "evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.html")
+"""Files of an export with figures for people: they belong to a certificate whose workspace wrote them."""
 _RATE = "error rate of "
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 BaseIdentity = Literal["published", "unlisted", "unknown", "not compared"]
@@ -123,6 +126,8 @@ class Certificate:
     kind: CertificateKind = "run"
     files: tuple[CertifiedFile, ...] = ()  # every file that it belongs to, see `core.library.verification`
     required_checks: tuple[str, ...] = ()  # names of all checks that a certificate of this kind and scope has
+    # Card and evaluations of an export as Lisan wrote them; none: they are of a sender, or of an older version.
+    texts: tuple[CertifiedFile, ...] = ()
     # The trainer's report (frozen tensors in memory, learning) is then the sender's.
     trained_elsewhere: bool = False
     signature: str = ""  # signature by the key of the workspace that computed it
@@ -213,6 +218,13 @@ class Certificate:
         return next(check for check in self.checks if check.name == name)
 
 
+def list_texts(folder: Path, hash_one: Callable[[Path], str] = hash_file) -> tuple[CertifiedFile, ...]:
+    """Size and SHA-256 of card and evaluations of the export in `folder`, whose figures people read."""
+    paths = [folder / name for name in TEXTS if (folder / name).is_file()]
+    return tuple(CertifiedFile(path.relative_to(folder).as_posix(), path.stat().st_size, hash_one(path))
+                 for path in paths)
+
+
 _MOST_BYTES, _MOST_ROWS = 16 << 20, 2000  # an error rate for each language; a panel shows every row
 MOST_FILES = 20_000  # a base model may come with thousands of recordings
 
@@ -226,7 +238,7 @@ def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` if there is none or it is damaged."""
     if not path.is_file():
         raise UserError(f"There is no certificate at {path}.",
-                        "Compute it: python -m scripts.certify; on the page: the Share tab.")
+                        "Compute it: python -m scripts certify; on the page: the Share tab.")
     # The file may be foreign, so its size is limited before it is read.
     size = path.stat().st_size
     if size > _MOST_BYTES:

@@ -9,7 +9,9 @@ export and its certificate read it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import html
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from config import loading
+from config import foreign, loading
 from config.languages import language_name
-from core.library import certificate
+from core.library import certificate, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import EXPORT_CARD
 from core.workspace import Workspace
@@ -102,6 +104,8 @@ class EvaluatedModel:
     about: str
     run: str = ""
     step: int | None = None
+    # What `verification.hash_model` gave of the files that spoke; empty for what is no model.
+    weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -232,6 +236,8 @@ class EvaluationReport:
     notes: tuple[str, ...] = ()
     listening: tuple[ListeningResult, ...] = ()
     groups: tuple[GroupEstimate, ...] = ()
+    page: str = ""  # SHA-256 of `evaluation.html` without the listening tests
+    signature: str = ""  # by the key of the workspace that measured, of all but the listening tests
 
     def model(self, name: str) -> EvaluatedModel:
         """The model called `name`."""
@@ -264,20 +270,64 @@ def write(folder: Path, report: EvaluationReport) -> None:
     write_json(folder / JSON, dataclasses.asdict(report))
 
 
+_PURPOSE = "evaluation"
+_ADDED_LATER = ("listening", "signature")
+_MOST_PAGE_BYTES = 1 << 30  # it holds the worst clips
+
+
+def write_signed(workspace: Workspace, folder: Path, report: EvaluationReport) -> EvaluationReport:
+    """Write `evaluation.json` and `evaluation.md` beside `evaluation.html`, signed by this workspace.
+
+    An export takes the figures of its run from a report, so that a certificate of this workspace repeats them.
+    """
+    report = dataclasses.replace(report, page=_hash_page(folder))
+    content = _content(dataclasses.asdict(report))
+    report = dataclasses.replace(report, signature=workspace_key.sign(workspace, _PURPOSE, content))
+    write(folder, report)
+    write_text(folder / MARKDOWN, markdown(report))
+    return report
+
+
+def is_own(workspace: Workspace, folder: Path) -> bool:
+    """Whether an evaluation of this workspace wrote the report in `folder`, and its page, as they are."""
+    try:
+        values = foreign.read_json(folder / JSON, foreign.RECORD_BYTES)
+        signature = str(values["signature"])
+        return (workspace_key.is_signed(workspace, _PURPOSE, _content(values), signature)
+                and values["page"] == _hash_page(folder))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _content(values: Mapping[str, object]) -> bytes:
+    """What is signed of a report, from its values or from its file."""
+    return json.dumps({name: value for name, value in values.items() if name not in _ADDED_LATER}, sort_keys=True
+                      ).encode()
+
+
+def _hash_page(folder: Path) -> str:
+    """The hash of `evaluation.html` without the section of the listening tests, which is written again."""
+    head, _, tail = foreign.read_bytes(folder / HTML, _MOST_PAGE_BYTES).partition(LISTENING_MARKS[0].encode())
+    return hashlib.sha256(head + tail.partition(LISTENING_MARKS[1].encode())[2]).hexdigest()
+
+
 def read(folder: Path) -> EvaluationReport:
     """The report in `folder`; `UserError` when it is missing or damaged."""
-    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts.evaluate.")
+    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts evaluate.")
 
 
-def find(workspace: Workspace, run: str, step: int) -> tuple[Path, EvaluationReport, str] | None:
-    """Folder, report and model name of the newest evaluation of a checkpoint in the workspace."""
+def find(workspace: Workspace, run: str, step: int, weights: str) -> tuple[Path, EvaluationReport, str] | None:
+    """Folder, report and model name of the newest evaluation of a checkpoint whose files have the hash `weights`.
+
+    Only what this workspace measured counts: a run from elsewhere may bring a report that names any run.
+    """
     evaluations: list[tuple[float, Path, EvaluationReport, str]] = []
     for name in workspace.list_runs():
         folder = workspace.runs / name
-        if (folder / JSON).is_file():
+        if (folder / JSON).is_file() and is_own(workspace, folder):
             report = read(folder)
             evaluations += [(report.created, folder, report, model.name) for model in report.models
-                            if (model.run, model.step) == (run, step)]
+                            if (model.run, model.step, model.weights) == (run, step, weights)]
     newest = max(evaluations, key=lambda evaluation: evaluation[0], default=None)
     return newest[1:] if newest else None
 
@@ -512,16 +562,18 @@ def attach(export: Path, folder: Path, report: EvaluationReport, name: str, proo
     """
     target = export / FOLDER
     target.mkdir(exist_ok=True)
-    for file in FILES:
+    for file in (JSON, HTML):
         shutil.copyfile(folder / file, target / file)
+    write_text(target / MARKDOWN, markdown(report))
     check = certificate_check(report, name, target / JSON)
 
-    # The certificate names the report by its hash, so a changed report is noticed.
-    changed = dataclasses.replace(proof, checks=(
-        *(earlier for earlier in proof.checks if earlier.name != check.name), check))
-    certificate.write(export / CERTIFICATE, changed)
     card = export / EXPORT_CARD
     write_text(card, with_section(card.read_text(encoding="utf-8"), card_section(report, name)))
+    # The certificate lists the card and the report by their hashes, so a changed one is noticed.
+    changed = dataclasses.replace(
+        proof, checks=(*(earlier for earlier in proof.checks if earlier.name != check.name), check),
+        texts=certificate.list_texts(export) if proof.texts else ())
+    certificate.write(export / CERTIFICATE, changed)
     return changed
 
 

@@ -11,6 +11,7 @@ Amharic, 0.2 after 25 steps (CER 76%), 0.9 after 83 (CER 58%), and 7 to 8 for th
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from config import loading
+from config import foreign, loading
 from config.errors import UserError
 from config.languages import language_name
+from core.library import workspace_key
+from core.workspace import Workspace
 from data.durable_files import write_json
 
 LEARNING = "learning.json"  # file in a run's folder
@@ -255,6 +258,7 @@ class LearningRecord:
 
     start: dict[str, LearningStart] = field(default_factory=dict)  # starts by language
     reports: dict[str, LearningReport] = field(default_factory=dict)  # reports by step
+    signature: str = ""  # by the key of the workspace whose training measured
 
     def report(self, step: int) -> LearningReport:
         """The report of a step; "not measured" for a step without one."""
@@ -270,9 +274,39 @@ class LearningRecord:
         return replace(self, reports={key: report for key, report in self.reports.items() if report.step <= step})
 
 
+_PURPOSE, _RUNS = "learning", "runs"
+
+
 def write_learning(run_dir: Path, record: LearningRecord) -> None:
-    """Write `learning.json`."""
-    write_json(run_dir / LEARNING, asdict(record))
+    """Write `learning.json`, signed by the workspace of the run unless others wrote what is there."""
+    workspace, values = _workspace_of(run_dir), asdict(replace(record, signature=""))
+    if workspace is not None and is_own(run_dir):
+        values["signature"] = workspace_key.sign(workspace, _PURPOSE, _content(run_dir, values))
+    write_json(run_dir / LEARNING, values)
+
+
+def is_own(run_dir: Path) -> bool:
+    """Whether `learning.json` of a run is as a training of this workspace wrote it; true if there is none."""
+    path, workspace = run_dir / LEARNING, _workspace_of(run_dir)
+    if not path.exists():
+        return True
+    try:
+        values = json.loads(foreign.read_bytes(path))
+        return workspace is not None and workspace_key.is_signed(workspace, _PURPOSE, _content(run_dir, values),
+                                                                 str(values["signature"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+def _workspace_of(run_dir: Path) -> Workspace | None:
+    folder = run_dir.absolute()
+    return Workspace(folder.parent.parent) if folder.parent.name == _RUNS else None
+
+
+def _content(run_dir: Path, values: Mapping[str, object]) -> bytes:
+    """What is signed: the name of the run, whose folder may be copied, and all values."""
+    unsigned = {name: value for name, value in values.items() if name != "signature"}
+    return json.dumps([run_dir.name, unsigned], sort_keys=True).encode()
 
 
 def read_learning(run_dir: Path) -> LearningRecord:

@@ -202,13 +202,13 @@ def _fresh_ids() -> Iterator[str]:
 def read_test(folder: Path) -> ListeningTest:
     """The test in `folder`; `UserError` when it is missing or damaged."""
     if not (folder / TEST).is_file():
-        raise UserError(f"{folder.name} is no listening test.", "Make one: python -m scripts.listening_test.")
+        raise UserError(f"{folder.name} is no listening test.", "Make one: python -m scripts listening_test.")
     return _read_test(folder / TEST)
 
 
 @foreign.cached_by_file(32)
 def _read_test(path: Path) -> ListeningTest:
-    hint = "Make the test again: python -m scripts.listening_test."
+    hint = "Make the test again: python -m scripts listening_test."
     test = loading.read_record(path, ListeningTest, hint)
     if not test.rows or not all(test.rows):
         raise UserError(f"{path} is damaged: it has no rows of trials.", hint)
@@ -229,7 +229,7 @@ def fill_page(values: Mapping[str, Any]) -> str:
 
 def read_page(folder: Path) -> str:
     """The page of the test in `folder`: our template with the data of its file, so no foreign script is served."""
-    path, hint = folder / PAGE, "Make the test again: python -m scripts.listening_test."
+    path, hint = folder / PAGE, "Make the test again: python -m scripts listening_test."
     with foreign.reading(path, hint):
         data_match = _DATA.search(foreign.read_bytes(path, PAGE_BYTES).decode("utf-8"))
         values = foreign.loads(data_match[1]) if data_match else None
@@ -558,6 +558,6 @@ def update_report(workspace: Workspace, evaluation: str) -> tuple[ListeningResul
     if (folder / evaluation_report.JSON).is_file():
         with locked(folder / "listening.lock", 30.0,
                     f"The report of {evaluation} is being written by another program.",
-                    "Show the results again: python -m scripts.listening_test results; on the page: the Listen tab."):
+                    "Show the results again: python -m scripts listening_test results; on the page: the Listen tab."):
             evaluation_report.replace_listening(folder, listening_results)
     return listening_results

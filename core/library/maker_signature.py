@@ -205,7 +205,7 @@ def trust(workspace: Workspace, name: str, text: str) -> Signer:
     for trusted in signers:
         if (trusted.name == name) != (trusted.key == signer.key):
             raise UserError(f"{trusted.name} is trusted here with the key {trusted.key.describe()}.",
-                            f"Remove that line first: python -m scripts.signature forget {trusted.name}.")
+                            f"Remove that line first: python -m scripts signature forget {trusted.name}.")
     if signer not in signers:
         append_text(workspace.path / SIGNERS, f"{signer.name} {signer.key.kind} {signer.key.text}\n")
     return signer
@@ -232,7 +232,7 @@ def find_signer(workspace: Workspace, name_or_key: str) -> Signer:
         return Signer("the named key", parse_key(name_or_key))
     except UserError as error:
         raise UserError(f"{name_or_key.strip()[:60]!r} is no maker who is trusted here, and no public key.",
-                        f"{_KEY_HINT} Or trust it by a name: python -m scripts.signature trust NAME KEY.") from error
+                        f"{_KEY_HINT} Or trust it by a name: python -m scripts signature trust NAME KEY.") from error
 
 
 # Signing.
@@ -286,7 +286,7 @@ def attach(workspace: Workspace, folder: Path, signature: bytes, signed: bytes |
     try:
         _verify(signature, name, content, read_signers(workspace))
     except UnknownKey as error:
-        raise UserError(f"{error}.", "Trust the public key first, under Trusted makers (python -m scripts.signature "
+        raise UserError(f"{error}.", "Trust the public key first, under Trusted makers (python -m scripts signature "
                         "trust NAME KEY).") from error
     except ValueError as error:
         raise UserError(f"This is no signature of the export {folder.name}: {error}.",
@@ -308,13 +308,13 @@ def _call(command: list[str]) -> None:
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]} is not installed, and signing needs it.",
                         "Install it (the package openssh-client or minisign), or sign on another machine and add the "
-                        "signature: python -m scripts.signature attach.")
+                        "signature: python -m scripts signature attach.")
     try:
         # The last line of the output may be JSON, so these programs write to standard error alone.
         code = subprocess.run(command, stdout=2, timeout=_COMMAND_S, check=False).returncode
     except subprocess.TimeoutExpired as error:
         raise UserError(f"{command[0]} did not end within {_COMMAND_S:g} s.",
-                        "Call it by hand, then add the signature: python -m scripts.signature attach.") from error
+                        "Call it by hand, then add the signature: python -m scripts signature attach.") from error
     if code != 0:
         raise UserError(f"{command[0]} did not sign; it ended with code {code}.",
                         "Give the private key, with its passphrase, or a public key whose other half the SSH agent "

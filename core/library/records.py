@@ -25,7 +25,7 @@ CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `fu
 EXPORT_SUMS, EXPORT_CARD = "SHA256SUMS.json", "README.md"
 TRAINING_OPTIONS = "training.yaml"  # the options of the run that was exported
 Record = TypeVar("Record")
-EXPORT_AGAIN_HINT = "Copy the export again from where it was made, or make it again: python -m scripts.export."
+EXPORT_AGAIN_HINT = "Copy the export again from where it was made, or make it again: python -m scripts export."
 
 
 ProbeOutcome = Literal["speaks", "broken", "not probed"]

@@ -178,7 +178,7 @@ def find_segments(workspace: Workspace, source: str) -> Path:
     folder = workspace.segment_folder(source.removeprefix(PREFIX))
     if not (folder / TABLE).is_file():
         raise UserError(f"The segments {folder.name!r} have no texts yet.",
-                        f"Transcribe them first: python -m scripts.transcribe --segments {folder.name}.")
+                        f"Transcribe them first: python -m scripts transcribe --segments {folder.name}.")
     return folder
 
 

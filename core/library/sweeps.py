@@ -152,7 +152,7 @@ def varied_values(options: SweepOptions) -> dict[str, tuple[Any, ...]]:
         if name not in TrainOptions.model_fields:
             near = difflib.get_close_matches(name, TrainOptions.model_fields, 1)
             raise UserError(f"{name!r} is not an option of a training.",
-                            f"Perhaps {near[0]} is meant." if near else "See python -m scripts.train --help.")
+                            f"Perhaps {near[0]} is meant." if near else "See python -m scripts train --help.")
         if name in result:
             raise UserError(f"The option {name!r} is varied twice.", "Write all of its values in one place.")
 
@@ -260,7 +260,7 @@ def further_options(options: SweepOptions, trial: SweepTrial) -> TrainOptions:
 def further_command(options: SweepOptions, trial: SweepTrial, workspace: Workspace) -> str:
     """The command that goes on from the weights of a trial."""
     arguments = to_arguments(further_options(options, trial), ("extension", "dataset"))
-    return shlex.join(("python", "-m", "scripts.train", "--workspace", str(workspace.path), *arguments))
+    return shlex.join(("python", "-m", "scripts", "train", "--workspace", str(workspace.path), *arguments))
 
 
 def _with_changes(options: TrainOptions, changes: Mapping[str, Any]) -> TrainOptions:

@@ -27,13 +27,13 @@ from pathlib import Path, PurePosixPath
 from config import foreign
 from config.errors import UserError
 from core.jobs.checkpoint_names import folder_of
-from core.library import catalog, certificate, records, workspace_key
-from core.library.certificate import BASE_LANGUAGES, CERTIFICATE, CODEC, Certificate, CertifiedFile
+from core.library import catalog, certificate, learning, records, workspace_key
+from core.library.certificate import BASE_LANGUAGES, CERTIFICATE, CODEC, TEXTS, Certificate, CertifiedFile
 from core.library.records import EXPORT_CARD, EXPORT_SUMS, MODEL_RECORD
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import check_relative_path, hash_file
 
-AGAIN_HINT = "Compute it again: python -m scripts.certify --again --run {reference}; on the page: the Share tab."
+AGAIN_HINT = "Compute it again: python -m scripts certify --again --run {reference}; on the page: the Share tab."
 IMPORTED = "imported.json"
 """In the folder of a run that came from another workspace: what its trainer reported cannot be checked here."""
 NO_PROOF_OF_ORIGIN = ("Files that lie beside each other cannot prove who made them. A certificate of another workspace "
@@ -47,7 +47,6 @@ SIGNATURES = (f"{STATEMENT}.sig", f"{STATEMENT}.minisig")
 """In an export that its maker signed: the list of its files, and the signature (`core.library.maker_signature`)."""
 _NOT_CERTIFIED = frozenset({CERTIFICATE, EXPORT_SUMS, EXPORT_CARD, STATEMENT, *SIGNATURES})
 """Files of an export that change after its certificate, or stand beside it."""
-_REPORTS = ("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.html")
 _OF_OTHER_PROGRAMS = frozenset({".git", ".gitattributes", ".gitignore", ".cache", ".DS_Store"})
 """Files and folders that other programs leave in copies, and that no loader reads."""
 _TRAINER_STATE = frozenset({"training.safetensors", "training.json"})
@@ -89,6 +88,10 @@ class Verification:
     outcome: Outcome
     proof: Certificate
     reason: str = ""
+    # Whether no job of this workspace computed it, so that nothing in it is shown in green.
+    claimed: bool = False
+    # A sentence about card and evaluations that this workspace did not write.
+    texts_note: str = ""
 
     def describe(self) -> str:
         """One sentence or two for a warning or a line of output."""
@@ -139,6 +142,27 @@ def list_files(subject: Subject) -> dict[tuple[str, bool], Path]:
     return files
 
 
+def is_trained_elsewhere(run_dir: Path) -> bool:
+    """Whether what the trainer of a run reported is the word of others: it was imported, or its report was changed."""
+    return (run_dir / IMPORTED).exists() or not learning.is_own(run_dir)
+
+
+def hash_model(workspace: Workspace, reference: str, hash_one: HashFile = hash_file) -> str:
+    """SHA-256 that names every file that a model is loaded from; of a run those of its base too."""
+    model = catalog.resolve(workspace, reference)
+    match model.kind:
+        case "export":
+            files = list_files(Subject.of_export(model.folder))
+        case "run":
+            record = records.read_record(model.folder / records.CHECKPOINT, records.CheckpointRecord)
+            files = list_files(Subject.of_checkpoint(workspace, model.folder, record))
+        case _:
+            files = {(path.relative_to(model.folder).as_posix(), True): path
+                     for path in _plain_files(model.folder, _is_of_base, links=True)}
+    return hashlib.sha256(json.dumps([(*key, hash_one(path)) for key, path in sorted(files.items())]).encode()
+                          ).hexdigest()
+
+
 def certified_files(subject: Subject, hash_one: HashFile = hash_file) -> tuple[CertifiedFile, ...]:
     """Size and SHA-256 of each file of `list_files`."""
     return tuple(CertifiedFile(name, path.stat().st_size, hash_one(path), of_base)
@@ -158,9 +182,13 @@ def required_checks(proof: Certificate) -> tuple[str, ...]:
     return tuple(names)
 
 
-def bind(workspace: Workspace, proof: Certificate, files: tuple[CertifiedFile, ...]) -> Certificate:
-    """`proof` with the files that it was computed from and the checks that it must have, signed by this workspace."""
-    bound = dataclasses.replace(proof, files=files)
+def bind(workspace: Workspace, proof: Certificate, files: tuple[CertifiedFile, ...],
+         texts: tuple[CertifiedFile, ...] = ()) -> Certificate:
+    """`proof` with the files that it was computed from and the checks that it must have, signed by this workspace.
+
+    `texts` are the card and the evaluations of an export that were written with it.
+    """
+    bound = dataclasses.replace(proof, files=files, texts=texts)
     return sign(workspace, dataclasses.replace(bound, required_checks=required_checks(bound)))
 
 
@@ -207,8 +235,9 @@ def spoken_note(workspace: Workspace, reference: str) -> str:
     except UserError as error:
         return "" if model.kind == "run" and not (folder / CERTIFICATE).exists() else error.message
     if model.kind == "run" and proof.step != model.step:
-        # This checkpoint is not certified yet.
-        return ""
+        # This checkpoint is not certified yet. Who wanted silence would only have to write another step.
+        return "" if is_own(workspace, proof) else (
+            f"The certificate of {reference} names step {proof.step}, and no job of this workspace computed it.")
     result = verify(workspace, reference, hash_cache(workspace))
     return "" if result.outcome is Outcome.PASSED else result.describe()
 
@@ -229,7 +258,11 @@ def verify_proof(workspace: Workspace, subject: Subject, proof: Certificate,
                  hash_one: HashFile = hash_file) -> Verification:
     """Verify `proof` as the certificate of the files of `subject`."""
     def result(outcome: Outcome, reason: str = "") -> Verification:
-        return Verification(subject.reference, outcome, proof, reason)
+        note, names = "", [name for name in TEXTS if (subject.folder / name).is_file()]
+        if proof.kind != "run" and not proof.texts and names:
+            note = f"Whether the figures in {', '.join(names)} are those of the certificate is not known."
+        claimed = outcome is Outcome.SENDER or (outcome is Outcome.FAILED and not is_own(workspace, proof))
+        return Verification(subject.reference, outcome, proof, reason, claimed, note)
 
     if not proof.files:
         return result(Outcome.INCOMPLETE, "It lists no files: it was computed by an older version, or its list was "
@@ -272,6 +305,16 @@ def _other_subject(subject: Subject, proof: Certificate) -> str:
     if stated != recorded or (is_run and proof.run != subject.root.name):
         return (f"It is of run {proof.run!r}, step {proof.step}, base {proof.base_hash[:12]}; these files are of run "
                 f"{record.run!r}, step {record.step}, base {origin.base_hash[:12]}.")
+
+    # The record of the base is no certified file, and says by which code its files are read.
+    if subject.base is not None and _has_base(subject):
+        try:
+            base_record = records.read_model_record(subject.base)
+        except UserError as error:
+            return error.message
+        family = base_record.family if base_record else subject.base.name
+        if family != origin.family:
+            return f"Its base model {proof.model!r} is of the family {origin.family!r}; there, it is of {family!r}."
     return ""
 
 
@@ -300,11 +343,28 @@ def _differing_files(subject: Subject, proof: Certificate, hash_one: HashFile) -
     if not faults:
         faults = [f"{name} differs" for (name, _), file in certified.items()
                   if not _is_same(present[name, file.of_base], file, hash_one)]
+    if not faults and proof.texts:
+        faults = _differing_texts(subject.folder, proof, hash_one)
 
     if not faults:
         return ""
     further = f" and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
     return f"These are not the files that it was computed from: {', '.join(faults[:_MOST_NAMED])}{further}."
+
+
+def _differing_texts(folder: Path, proof: Certificate, hash_one: HashFile) -> list[str]:
+    """The texts of an export that are not as they were written with its certificate; their figures may be forged."""
+    written = {file.path: file for file in proof.texts}
+    faults = []
+    for name in dict.fromkeys((*TEXTS, *written)):
+        exists = name in TEXTS and os.path.lexists(folder / name)
+        if name not in written and exists:
+            faults.append(f"{name} is new")
+        elif name in written and not exists:
+            faults.append(f"{name} is missing")
+        elif name in written and ((folder / name).is_symlink() or not _is_same(folder / name, written[name], hash_one)):
+            faults.append(f"{name} differs")
+    return faults
 
 
 def _is_same(path: Path, file: CertifiedFile, hash_one: HashFile) -> bool:
@@ -365,7 +425,7 @@ def _plain_files(folder: Path, is_wanted: Callable[[str], bool], *, links: bool 
 
 def stands_beside(name: str) -> bool:
     """Whether a file of an export, by its name there, is one that Lisan writes beside what it certifies."""
-    return name in _NOT_CERTIFIED or name in _REPORTS
+    return name in _NOT_CERTIFIED or name in TEXTS
 
 
 def _is_certified(name: str) -> bool:
@@ -477,4 +537,7 @@ def hash_cache(workspace: Workspace) -> HashCache:
 def _content(proof: Certificate) -> bytes:
     """What is signed: every value of the certificate but the signature."""
     values = dataclasses.asdict(dataclasses.replace(proof, signature=""))
+    if not proof.texts:
+        # Older certificates were signed without this field.
+        del values["texts"]
     return json.dumps(values, sort_keys=True).encode()

@@ -94,4 +94,4 @@ def _create(workspace: Workspace) -> bytes:
 def _refusal(workspace: Workspace, reason: str) -> UserError:
     return UserError(f"The key of the workspace, {workspace.path / WORKSPACE_KEY}, cannot be used: {reason}.",
                      "Restore it from a backup, or delete it and compute the certificates again: python -m "
-                     "scripts.certify --again.")
+                     "scripts certify --again.")

@@ -24,6 +24,7 @@ from torch import nn
 from config import foreign
 from config.errors import UserError
 from config.schema import AdapterKind, TrainOptions
+from core.library.catalog import no_conditioner_layers
 from core.model import tensor_files
 from core.model.prefix import is_of_earlier_training
 
@@ -60,9 +61,7 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
     requested = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp,
                  "heads": options.adapter_rank_heads, "conditioner": options.adapter_rank_conditioner}
     if options.adapter_rank_conditioner and "conditioner" not in targets:
-        raise UserError(f"Adapters of rank {options.adapter_rank_conditioner} are wanted in the voice conditioner, and "
-                        "this model has none that may carry adapters.",
-                        "Leave --adapter-rank-conditioner at 0; IndexTTS2 has such layers.")
+        raise no_conditioner_layers(options.adapter_rank_conditioner)
     ranks = {part: options.adapter_rank if requested.get(part) is None else requested[part] or 0 for part in targets}
     if not any(ranks.values()):
         raise UserError("The adapters have rank 0 in every part of the model: there would be none.",

@@ -489,7 +489,7 @@ def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.T
     actual = {name: len(value) for name, value in rows.items()}
     if actual != expected:
         raise UserError(f"The new rows do not fit: {actual} there, {expected} wanted.",
-                        "Make the extension again: python -m scripts.extend.")
+                        "Make the extension again: python -m scripts extend.")
     extend_tables(base.lm.module, base.lm.text_tables, {name: rows[name].float().to(base.device) for name in expected},
                   frozen=frozen)
     base.lm.assign_languages([token.id for token in front_end.added_tokens() if token.kind == "tag"])
@@ -571,7 +571,7 @@ def model_before(workspace: Workspace, origin: Origin, folder: Path, device: tor
         raise UserError(
             f"{folder} was made for a base model of {origin.prefix_size} text rows ({origin.base_hash[:12]}); "
             f"{base.base_folder} has {base.front_end.prefix_size} ({base.base_hash[:12]}).",
-            "Put that base model back, or extend this one: python -m scripts.extend.",
+            "Put that base model back, or extend this one: python -m scripts extend.",
         )
     return _with_earlier_trainings(base, origin, folder)
 
@@ -593,7 +593,7 @@ def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = ""
     if actual != rows_hash:
         raise UserError(f"{folder / records.ROWS} was changed or damaged: hash {actual[:12]} there, "
                         f"{rows_hash[:12]} wanted.",
-                        "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
+                        "Delete the extension and make it again: Embeddings tab, or python -m scripts extend.")
     return model
 
 

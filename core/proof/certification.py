@@ -33,14 +33,13 @@ from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import (
     catalog,
     certificate,
-    dataset_recognisers,
     published,
     records,
     verification,
     workspace_key,
 )
 from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
-from core.library.records import MODEL_RECORD, CheckpointRecord, ExportRecord, ExtensionRecord
+from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord
 from core.model.loading import (
     TTSModel,
     load_checkpoint,
@@ -347,7 +346,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     probes = [*base_probes(base), *earlier_language_probes(workspace, base)]
 
     # Scores are cached under everything that they depend on.
-    values = [_SCORES_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
+    values = [_SCORES_VERSION, hash_tree(base.base_folder), recognisers.identify(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
     score_cache = ScoreCache(workspace, _hash(values))
@@ -1003,7 +1002,7 @@ def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentence
     with suppress(UserError):
         rows = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
     base = hash_tree(workspace.model(record.origin.model))
-    recogniser = _recogniser(workspace, record.recogniser)
+    recogniser = recognisers.identify(workspace, record.recogniser)
     values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser,
               _unread_languages(workspace, record)]
     return _hash(values)
@@ -1013,22 +1012,6 @@ def _unread_languages(workspace: Workspace, record: CheckpointRecord) -> list[st
     """The base languages whose texts need what is not installed: when it is, they can be compared."""
     front_end = family_named(record.origin.family).load_front_end(workspace.model(record.origin.model))
     return [language for language in front_end.base_languages if front_end.unready(language)]
-
-
-def _recogniser(workspace: Workspace, name: str) -> object:
-    """The identity of a recogniser: the hash of its record, else names, sizes and times of its files."""
-    if name in ("", recognisers.BUILT_IN):
-        return name
-    try:
-        folder = recognisers.locate(workspace, name)
-    except UserError as error:  # its record is damaged: it cannot score
-        return error.message
-    assert folder is not None
-    for record in (MODEL_RECORD, dataset_recognisers.RECORD):
-        if (folder / record).is_file():
-            return hash_file(folder / record)
-    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
 def find_certificate(workspace: Workspace, run: Path, input_hash: str) -> Certificate | None:

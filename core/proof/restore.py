@@ -139,8 +139,8 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
 
         # The certificate is bound to the files last, because it lists their hashes.
         subject = verification.Subject.of_export(folder)
-        certificate.write(subject.certificate, verification.bind(workspace, proof,
-                                                                 verification.certified_files(subject)))
+        certificate.write(subject.certificate, verification.bind(
+            workspace, proof, verification.certified_files(subject), certificate.list_texts(folder)))
         write_sums(folder)
         records.check_export_files(folder)
 

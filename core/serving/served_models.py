@@ -89,8 +89,16 @@ class ServedModels:
         self._guard = threading.Lock()
         self._synthesizers: dict[tuple[str, str, str], CachedSynthesizer] = {}
         self._voice_names: dict[str, tuple[weakref.ref[TTSModel], tuple[str, ...]]] = {}
+        # By reference what its certificate says, as far as it did not pass; and what was not reported yet.
+        self._known_notes: dict[str, str] = {}
+        self._notes: list[str] = []
         for reference in self.references:
             _check_outcome(workspace, resolve(workspace, reference), options.accept_outcome)
+
+    def take_notes(self) -> list[str]:
+        """Sentences about certificates that are not those of this workspace, each once; also after a reload."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def find(self, name: str) -> str:
         """The reference of the model that a request names; `UnknownName` lists them."""
@@ -152,12 +160,23 @@ class ServedModels:
             current = loaded
             # Its files may have changed since the server began.
             _check_outcome(self._workspace, resolve(self._workspace, reference), self._options.accept_outcome)
+            self._note(reference)
         self._synthesizers = {old: cached for old, cached in self._synthesizers.items()
                               if old[0] != reference or cached.synthesizer.model is current.synthesizer.model}
         self._synthesizers[key] = current
         while len(self._synthesizers) > _LAST_SYNTHESIZERS:
             del self._synthesizers[next(iter(self._synthesizers))]
         return current
+
+    def _note(self, reference: str) -> None:
+        """Keep what a person should know of the certificate of a model that was loaded."""
+        model = resolve(self._workspace, reference)
+        note = verification.spoken_note(self._workspace, reference)
+        if not note and model.kind != "base" and _is_uncertified(self._workspace, model):
+            note = f"{reference} has no certificate: nothing of it was compared with its base model."
+        if note and self._known_notes.get(reference) != note:
+            self._notes.append(note)
+        self._known_notes[reference] = note
 
     def _voice_option(self, reference: str, voice: str) -> str:
         """The option of a voice by its name. A name is looked up in lists, and never taken for a path."""
@@ -223,6 +242,12 @@ def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) 
         report = learning.read_report(model.folder.parent.parent, record.step)
         if report.learning.bad:
             raise UserError(f"{model.reference} is not served: {learning.describe_report(report)}.", hint)
+
+
+def _is_uncertified(workspace: Workspace, model: ModelReference) -> bool:
+    """Whether there is no certificate, or only one of another step."""
+    path = _certificate_path(workspace, model)
+    return not path.is_file() or model.step not in (None, certificate.read(path).step)
 
 
 def _certificate_path(workspace: Workspace, model: ModelReference) -> Path:

@@ -486,6 +486,7 @@ def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, Expec
         progress = DownloadProgress(reporter, sum(file.expected.size for file in files))
         checked = {}
         for file in files:
+            # The source is a descriptor, so the progress names the file itself.
             def add(size: int, _source: str, name: str = file.path.name) -> None:
                 progress.add(size, name)
 

@@ -17,17 +17,17 @@ from pathlib import Path, PurePosixPath
 from config import confinement, foreign
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
-from core.library import dataset_recognisers, model_info
+from core.library import dataset_recognisers, model_info, verification
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import DownloadRequest, download_model
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import Hub, RemoteFile, RepositoryFiles
 from core.sources.partial_downloads import check_disk, partial_folder
-from core.workspace import Workspace
-from data.durable_files import hash_with_progress
+from core.workspace import Workspace, resolve_inside
+from data.durable_files import find_faults, hash_with_progress
 
-BUILT_IN = "built-in"
+BUILT_IN, _BUILT_IN_MODEL = "built-in", "tiny"
 LANGUAGE_OPTION = "--recogniser-language; on the page: Recogniser language"
 _LOCAL_OPTION = "--recogniser FOLDER; on the page: Recogniser"
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
@@ -161,6 +161,40 @@ def check(folder: Path) -> None:
         if size != expected.size:
             raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
                             f"{expected.size}.", repair_hint(folder))
+
+
+def check_content(workspace: Workspace, folder: Path) -> None:
+    """`check`, and `UserError` if a file is not the one that was downloaded: its scores would be those of another."""
+    check(folder)
+    record = read_model_record(folder) if folder.is_dir() else None
+    if record is None:
+        return
+    hash_one = verification.hash_cache(workspace)
+    for name, expected in record.files.items():
+        if expected.sha256:
+            fault = "" if hash_one(folder / name) == expected.sha256 else f"{folder / name} is damaged"
+        else:
+            fault = next((fault for _, fault in find_faults(folder, {name: expected})), "").rstrip(".")
+        if fault:
+            raise UserError(f"The recogniser in {folder} is not as it was downloaded: {fault}.", repair_hint(folder))
+
+
+def identify(workspace: Workspace, name: str) -> object:
+    """What tells a recogniser from another: names and hashes of its files; "" for the one that comes with the model."""
+    if not name:
+        return ""
+    hash_one = verification.hash_cache(workspace)
+    if name == BUILT_IN:
+        # It is a file of another base model than the one that is measured.
+        paths = sorted(resolve_inside(workspace.models, _BUILT_IN_MODEL).glob("*recogniser*"))
+        return [name, *((path.name, hash_one(path)) for path in paths)]
+    try:
+        folder = locate(workspace, name)
+    except UserError as error:  # its record is damaged: it cannot score
+        return error.message
+    assert folder is not None
+    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return [(path.relative_to(folder).as_posix(), hash_one(path)) for path in paths]
 
 
 def damaged_recognisers(workspace: Workspace) -> dict[str, str]:

@@ -59,7 +59,7 @@ class DatasetRecogniser:
         """The recogniser in the folder `recogniser` of a dataset; `UserError` if it is missing or damaged."""
         record = dataset_recognisers.read(folder)
         if record is None:
-            raise UserError(f"There is no recogniser {folder}.", "Train it: python -m scripts.recogniser.")
+            raise UserError(f"There is no recogniser {folder}.", "Train it: python -m scripts recogniser.")
         head = CTCHead.load(folder / WEIGHTS, len(record.letters))
         texts = foreign.read_text(folder / TEXTS).splitlines()
         # The language model is counted from the training texts when it is loaded.

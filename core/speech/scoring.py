@@ -243,7 +243,7 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
                         "Put it back, or choose another (--recogniser).")
     else:
         if not Path(choice.recogniser).is_absolute():
-            recognisers.check(folder)
+            recognisers.check_content(workspace, folder)
         # A recogniser of the hub is loaded once for each language, because it is set to one.
         *further, last = (TranscribingRecogniser(HubTranscriber.load(folder, model.device, language, name), language)
                           for language, name in names.items())
@@ -256,7 +256,7 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
 
 
 def _load_of_dataset(workspace: Workspace, dataset: str, device: torch.device) -> DatasetRecogniser:
-    again = f"Train it: python -m scripts.recogniser --dataset {dataset}."
+    again = f"Train it: python -m scripts recogniser --dataset {dataset}."
     record = dataset_recognisers.find(workspace, dataset)
     if record is None:
         raise UserError(f"The dataset {dataset!r} has no recogniser, or one of other clips than it has now.", again)
@@ -304,9 +304,9 @@ def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None,
     name = choice.recogniser
     dataset = dataset_recognisers.dataset_of(name)
     if dataset:
-        return f"Train it again (python -m scripts.recogniser --dataset {dataset}), then do this again."
+        return f"Train it again (python -m scripts recogniser --dataset {dataset}), then do this again."
     if folder is None:
-        return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
+        return f"Get the built-in model (python -m scripts download --model {_BUILT_IN_MODEL}), then do this again."
     if "/" not in name and absent:
         return f"Copy it into {folder}, then do this again."
     if "/" not in name or Path(name).is_absolute():
@@ -316,7 +316,7 @@ def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None,
     fetch = "Fetch" if absent else f"Delete {folder}, then fetch"
     if isinstance(choice, TrainOptions | CheckpointRecord):
         option = f" --recogniser-language {choice.recogniser_language}" if choice.recogniser_language else ""
-        return (f"{fetch} it again by the check of a training that names it (python -m scripts.preflight --dataset "
+        return (f"{fetch} it again by the check of a training that names it (python -m scripts preflight --dataset "
                 f"{choice.dataset} --extension {choice.extension} --recogniser {name}{option}; on the page: "
                 "Preflight check on the Train tab), and do this again.")
     adapter = f"adapter.{recogniser_language_names(language, choice.recogniser_language)[0]}*.safetensors"

@@ -1,7 +1,6 @@
-"""The chain of jobs of the Start tab and of `scripts.demo`: download, prepare, tokenizer, extend, train.
+"""The chain of jobs of the Start tab and of the demo (`scripts/demo.py`): download, prepare, tokenizer, extend, train.
 
-Each job names the one before it in `after`, so all can be started at once, and a failure ends the chain there. The job
-that certifies a training is created here too.
+Each job names the one before it in `after`, so all can be started at once, and a failure ends the chain there.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from config.loading import parse_options
-from config.schema import CertifyOptions, Options, TrainOptions
-from core.jobs import control
-from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
-from core.jobs.job import Job, check_id_free, create_job, load_job
+from config.schema import CompareOptions, Options, TrainOptions
+from core.jobs.job import Job
 from core.jobs.verbs import VERBS, read_preset
-from core.library import catalog
+from core.submission.jobs import submit
 from core.workspace import Workspace
 
 PRESET = Path(__file__).resolve().parents[2] / "config" / "presets" / "demo.yaml"
@@ -53,41 +50,13 @@ def demo_options(verb: str, kind: type[Chosen]) -> Chosen:
     return parse_options(kind, read_preset(PRESET, verb))
 
 
-def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
-    """Create the jobs in order, without starting them (see `control.start`).
-
-    A name that is invalid, or that another run has, raises `UserError` before any job is created.
-    """
-    chosen = options or ChainOptions()
-    steps = chain_steps(chosen)
-    if chosen.name is not None:
-        check_id_free(workspace, chosen.name)
-    jobs: list[Job] = []
-    for verb, step in steps:
-        after = (jobs[-1].id,) if jobs else ()
-        jobs.append(create_job(workspace, verb, step, after=after, job_id=chosen.name if verb == "train" else None))
-    return jobs
-
-
-def use_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
-    """Select the checkpoint that `run:ID@STEP` names, before the job that certifies it is created.
-
-    `run:ID@best` ends an earlier choice. Nothing changes if that checkpoint is selected already.
-    """
-    if options.run.startswith("export:"):
-        return
-    name, _, checkpoint = catalog.require_run(options.run).removeprefix("run:").partition("@")
-    chosen = pinned_names(workspace.run(name)).get(CHOICE)
-    if checkpoint == BEST and chosen is not None:
-        control.use_checkpoint(load_job(workspace, name), "")
-    elif checkpoint not in ("", BEST) and catalog.resolve(workspace, options.run).step != chosen:
-        control.use_checkpoint(load_job(workspace, name), checkpoint)
-
-
-def create_certify_job(training: Job) -> Job:
-    """Create the job that certifies a training after it has finished, without starting it."""
-    options = CertifyOptions(run=f"run:{training.id}", device=TrainOptions(**training.settings).device)
-    return create_job(training.workspace, "certify", options, after=(training.id,))
+def submit_chain(workspace: Workspace, options: ChainOptions | None = None, *, comparison: CompareOptions | None = None,
+                 certificate: bool = True) -> list[Job]:
+    """Create the jobs of the chain, and what follows its training, without starting them (see `submit`)."""
+    chain = options or ChainOptions()
+    *preparation, (verb, training) = chain_steps(chain)
+    return submit(workspace, verb, training, name=chain.name, preparation=preparation, comparison=comparison,
+                  certificate=certificate)
 
 
 def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:

@@ -1,4 +1,7 @@
-"""What a job is about, in some words: the language, and the names of what it reads and makes. Never loads torch."""
+"""What a job is about, in some words: the language, and the names of what it reads and makes.
+
+Each verb says which names (`core.verbs`); here they are shortened and put together. Never loads torch.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from config import foreign
 from config.errors import UserError
 from config.languages import language_name
 from core.jobs.state import JobState
+from core.jobs.verbs import verb_module
 from core.sources.downloader import public_name
 from core.workspace import resolve_inside
 
@@ -24,7 +28,7 @@ _REMEMBERED_S = 5.0  # how long the language of a dataset is not read again
 def subject(state: JobState) -> str:
     """Such as "Swahili, tiny-sw on my-voice"; a name that a person gave the job comes first."""
     # Only the last four digits of a generated id are shown.
-    names = _GENERATED.sub(r"\1", _names(state.verb, state.job.settings))
+    names = _GENERATED.sub(r"\1", verb_module(state.verb).subject(Names(state.job.settings)))
     detail = ", ".join(part for part in (_language(state), names) if part)
     return f"{state.title}: {detail}" if state.title and detail else state.title or detail
 
@@ -47,58 +51,27 @@ def _language_of(dataset: Path, _now: int) -> str:
     return ""
 
 
-def _names(verb: str, options: Mapping[str, object]) -> str:
-    def given(name: str) -> str:
-        return _short(public_name(str(options.get(name) or "")))
+class Names:
+    """The settings of a job as its subject shows them: without passwords, short, and "" for what is not set."""
 
-    match verb:
-        case "download":
-            return given("save_as") or " ".join(filter(None, (given("model"), given("variant"))))
-        case "segment" | "transcribe" | "align":
-            return given("segments")
-        case "prepare":
-            return f"{given('dataset')} from {given('source').rpartition('/')[2] or given('source')}"
-        case "resynthesize":
-            source = given("source").rpartition("/")[2] or given("source")
-            return f"{given('dataset') or source} through {given('model')}"
-        case "revise":
-            return f"{given('dataset')} as {given('save_as')}"
-        case "tokenizer":
-            return given("tokenizer")
-        case "extend":
-            return given("extension")
-        case "train" | "preflight" | "sweep":
-            return f"{given('extension')} on {given('dataset')}"
-        case "compare":
-            return f"{given('base')} and {given('finetuned')}"
-        case "synthesize":
-            return f"{given('voice_model')}: {given('text') or _file(options.get('file'))}"
-        case "book":
-            return f"{_file(options.get('book'))} by {given('voice_model')}"
-        case "piper_dataset":
-            return given("voice_model")
-        case "evaluate":
-            models = options.get("models")
-            return ", ".join(_short(str(model)) for model in models) if isinstance(models, list | tuple) else ""
-        case "listening_test":
-            return f"{given('kind')} of {given('evaluation')}"
-        case "certify":
-            return given("run")
-        case "export":
-            return f"{given('run')} as {given('export')}"
-        case "push":
-            return f"{given('export')} to {given('repository')}"
-        case "doctor" | "import_model":
-            return _file(options.get("checkpoint"))
-        case "pack":
-            return given("item")
-        case "unpack":
-            return _file(options.get("archive"))
-    return given("dataset")
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self._settings = settings
 
+    def __getitem__(self, option: str) -> str:
+        return _short(public_name(str(self._settings.get(option) or "")))
 
-def _file(path: object) -> str:
-    return str(path or "").rpartition("/")[2]
+    def each(self, option: str) -> list[str]:
+        """The values of an option that is a list."""
+        values = self._settings.get(option)
+        return [_short(str(value)) for value in values] if isinstance(values, list | tuple) else []
+
+    def file(self, option: str) -> str:
+        """The file name of a path."""
+        return str(self._settings.get(option) or "").rpartition("/")[2]
+
+    def last_part(self, option: str) -> str:
+        """The last part of a path or an address, else the whole."""
+        return self[option].rpartition("/")[2] or self[option]
 
 
 def _short(text: str) -> str:

@@ -435,7 +435,7 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
                        if item.run else [stored.name for stored in list_items(workspace) if stored.kind == item.kind])
             raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
                             f"(there: {join_names(present)}).",
-                            "List what is stored: Storage tab, or python -m scripts.storage list.")
+                            "List what is stored: Storage tab, or python -m scripts storage list.")
         if item.run:
             _check_unpinned(workspace, item)
         earlier_states = board.states()
@@ -483,7 +483,7 @@ def _check_unpinned(workspace: Workspace, item: Item) -> None:
             continue
         if name == checkpoint_names.CHOICE:
             raise UserError(f"{item.reference} is the checkpoint that you chose for run:{item.run}.",
-                            f"Choose another one first: python -m scripts.pin_checkpoint {item.run} --use STEP.")
+                            f"Choose another one first: python -m scripts pin_checkpoint {item.run} --use STEP.")
         raise UserError(f"{item.reference} is pinned as {name!r}.", "Unpin it first, then delete it.")
 
 
@@ -562,7 +562,7 @@ def find_deleted(workspace: Workspace, reference: str) -> BinEntry:
         if reference in (entry.reference, entry.item.reference):
             return entry
     raise UserError(f"{reference!r} is not in the bin (there: {join_names([item.reference for item in entries])}).",
-                    "List it: Storage tab, or python -m scripts.storage list.")
+                    "List it: Storage tab, or python -m scripts storage list.")
 
 
 def empty_bin(workspace: Workspace, reference: str = "") -> int:

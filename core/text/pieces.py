@@ -71,7 +71,7 @@ class Pieces:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"No learned pieces could be read from {path}: {error}.",
-                "Learn them first (python -m scripts.tokenizer train; on the page: Part on the Tokenizer tab), "
+                "Learn them first (python -m scripts tokenizer train; on the page: Part on the Tokenizer tab), "
                 "with the same tokenizer name.",
             ) from error
 

@@ -104,7 +104,7 @@ def read(workspace: Workspace, name: str) -> str:
         near = [*filter(ships, [code_of(name)]), *get_close_matches(name, (*own_rules, *shipped.rule_names()), 3)]
         raise UserError(f"There are no text rules named {name!r} (your own: {', '.join(own_rules) or 'none'}).",
                         (f"Near: {', '.join(near)}. " if near else "")
-                        + "List all: python -m scripts.rules; on the page: Text rules on the Tokenizer tab.")
+                        + "List all: python -m scripts rules; on the page: Text rules on the Tokenizer tab.")
     return _read_file(path)
 
 

@@ -20,11 +20,11 @@ import torch
 
 from config.errors import UserError
 from config.loading import read_record
-from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions
+from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions, about
 from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
-from core.library import model_info
+from core.library import presets
 from core.text.tokenizer_report import unused_pieces_warning
 from core.training import checkpoint, memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
@@ -35,12 +35,6 @@ _OVERFITTING_EPOCHS = 100
 _UNUSUAL_BATCH_FACTOR = 2.0  # times the clips of the preset's step, or a half of them
 _UNUSUAL_LR_FACTOR = 5.0  # times the preset's learning rate, or a fifth of it
 _MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # sizes in bitsandbytes
-FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
-             "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
-"""Options without effect in the scopes `rows` and `gated`, which do not change the base."""
-_LAYER_OPTIONS = ("layer_lr", "layer_lr_decay")
-_UNUSED_BY_PARTS = {"adapters": (*_LAYER_OPTIONS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _LAYER_OPTIONS}
-"""Options without effect by the value of `full_trainable`."""
 _USABLE_SHARE = 0.9  # share of the free memory
 _BATCH_CHOICE = "batch.json"  # file in the run's folder
 _MAX_BATCH = 512  # clips, as of the option `batch_size`
@@ -99,7 +93,7 @@ def read_batch_choice(run_dir: Path) -> BatchChoice | None:
 def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> BatchChoice:
     """Decide what is open in `options`, and store it in the run's folder. `trainer` has a provisional batch."""
     family, world_size, notes = trainer.tts.family.name, trainer.group.world_size, list[str]()
-    preset = model_info.preset(family, "train", TrainOptions)
+    preset = presets.for_family(family, "train", TrainOptions)
     batch_size = options.batch_size
     if batch_size == AUTO_BATCH and trainer.tts.device.type == "cpu":
         batch_size = preset.batch_size
@@ -390,7 +384,7 @@ def clips_a_step(options: TrainOptions, world_size: int) -> int:
 
 def preset_clips_a_step(family: str) -> int:
     """Clips of a step of the preset for `family`."""
-    preset = model_info.preset(family, "train", TrainOptions)
+    preset = presets.for_family(family, "train", TrainOptions)
     return clips_a_step(preset, preset.processes)
 
 
@@ -400,15 +394,22 @@ def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
         change = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
         yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
                "scope `gated`, or `full` with `--full-trainable adapters`.")
+    if options.adapter_rank_conditioner and not parameter_groups.has_adapters(options):
+        yield (f"Adapter rank {options.adapter_rank_conditioner} in the voice conditioner has no effect: scope "
+               f"{options.scope!r} has no adapters. Choose scope `gated`, or `full` with `--full-trainable "
+               "adapters`.")
+    fields = TrainOptions.model_fields
     if options.scope != "full":
-        named = _changed_options(options, FULL_ONLY)
+        named = _changed_options(options, [name for name, field in fields.items() if about(field, "scope") == "full"])
         if named:
             yield (f"Scope {options.scope!r} does not change the base, so these have no effect: {named}. "
                    "They are for scope `full`.")
         return
-    named = _changed_options(options, _UNUSED_BY_PARTS.get(options.full_trainable, ()))
+    trained = options.full_trainable
+    named = _changed_options(options, [name for name, field in fields.items()
+                                       if trained not in about(field, "full_trainable", [trained])])
     if named:
-        yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
+        yield f"Scope 'full' that changes {trained!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
     named = _changed_options(options, ("fisher_clips",))
@@ -428,9 +429,9 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
 
 def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
-    if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
+    if 0 < data.train_speech_s < presets.MIN_TRAIN_SPEECH_S:
         yield (f"There is little speech to train on: {duration_text(data.train_speech_s)} in "
-               f"{pluralize(len(data.train), 'clip')}; {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least "
+               f"{pluralize(len(data.train), 'clip')}; {duration_text(presets.MIN_TRAIN_SPEECH_S)} is the least "
                "that has worked, 30 minutes or more is better.")
 
     # Every clip is used again and again: too often, and the model learns it by heart.
@@ -453,14 +454,14 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the new language may sound "
                "worse in other voices.")
-    if len(data.held_out) < model_info.FEW_HELD_OUT:
+    if len(data.held_out) < presets.FEW_HELD_OUT:
         held_out = len(data.held_out)
         yield (f"Only {pluralize(held_out, 'clip')} {'is' if held_out == 1 else 'are'} held out: the best checkpoint "
                "is selected by very few clips. Prepare the dataset with a larger held-out share.")
 
 
 def _learning_rate_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    preset = model_info.preset(trainer.tts.family.name, "train", TrainOptions)
+    preset = presets.for_family(trainer.tts.family.name, "train", TrainOptions)
     for name, part in _learning_rate_options(options).items():
         lr, preset_lr = float(getattr(options, name)), float(getattr(preset, name))
         if not preset_lr / _UNUSUAL_LR_FACTOR <= lr <= preset_lr * _UNUSUAL_LR_FACTOR:

@@ -13,7 +13,7 @@ from config import foreign
 from config.errors import ErrorKind, UserError
 from config.languages import language_name
 from config.loading import parse_options
-from config.resume_options import GLOBAL_BATCH, SAMPLE_ORDER, may_change, reason
+from config.resume_options import GLOBAL_BATCH, may_change, reason
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps, folder_of
@@ -259,7 +259,7 @@ def _world_size_error(run_dir: Path, step: int, options: TrainOptions, world_siz
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
         f"The run {run_dir.name} {started}, with {clips * saved_world_size} clips in a step; with "
-        f"{_count_processes(world_size)} it would be {clips * world_size}, and {SAMPLE_ORDER}.",
+        f"{_count_processes(world_size)} it would be {clips * world_size}, and {reason('batch_size')}.",
         f"Start it as before: {command}{over}; or start a new run from its weights: "
         f"{init_from_command(run_dir, step)}. Nothing was changed.", ErrorKind.OTHER_COMMAND)
 
@@ -340,7 +340,7 @@ def _describe_difference(current_folder: Path, saved_folder: Path, current: Orig
 
 def init_from_command(run_dir: Path, step: int) -> str:
     """The command of a new run from the weights of this one."""
-    return f"python -m scripts.train --init-from run:{run_dir.name}@{step}"
+    return f"python -m scripts train --init-from run:{run_dir.name}@{step}"
 
 
 def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callable[[str], None],

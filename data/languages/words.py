@@ -30,7 +30,9 @@ _TURKIC_CASE = {"i": "İ", "İ": "i", "ı": "I", "I": "ı"}
 
 _ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
 _TURKIC = frozenset({"tr", "az", "crh", "gag", "kaa", "tt"})  # Latin letters with a dotless i
-_UZBEK = frozenset({"uz", "uzn"})
+_UZBEK = frozenset({"uz"})
+# Codes of ISO 639-3 for languages with rules. azb, which is also az, is written in Arabic letters.
+_TWO_LETTERS = {"amh": "am", "aze": "az", "azj": "az", "tat": "tt", "tir": "ti", "tur": "tr", "uzb": "uz", "uzn": "uz"}
 _LATIN = frozenset({
     "af", "ca", "cs", "cy", "da", "de", "en", "es", "et", "eu", "fi", "fr", "ga", "ha", "hr", "hu", "id", "ig",
     "is", "it", "lg", "ln", "lt", "lv", "mg", "ms", "mt", "nl", "no", "om", "pl", "pt", "ro", "rw", "sk", "sl",
@@ -58,10 +60,10 @@ _RUN = re.compile(r" ?[.,?!][ .,?!]*+")
 def script_kind(code: str) -> ScriptKind:
     """The kind of script of a language, by its primary subtag and script; `generic` if none is known.
 
-    `tr-TR` is read as `tr`, `az-Latn` as `az`, and `az-Cyrl` is generic.
+    `tr-TR` and `tur` are read as `tr`, `az-Latn` as `az`, and `az-Cyrl` is generic.
     """
     language, *subtags = code.replace("_", "-").split("-")
-    language = language.lower()
+    language = _TWO_LETTERS.get(language.lower(), language.lower())
     script = next((part.title() for part in subtags if len(part) == 4 and part.isalpha()), "")
     if script == "Ethi" or (not script and language in _ETHIOPIC):
         return "ethiopic"
@@ -126,8 +128,9 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
 def composed(text: str, kind: ScriptKind) -> str:
     """Composed, with one kind of apostrophe."""
     text = unicodedata.normalize("NFC", text)
-    # U+02BB is a consonant in Hawaiian, and one of six spellings of the apostrophe of oʻ and gʻ in Uzbek.
-    text = text.replace("\u02bb", "'") if kind in ("uzbek", "turkic") else text
+    # U+02BB is a consonant in Hawaiian, and one of the spellings of the apostrophe of oʻ and gʻ in Uzbek, as is U+201B.
+    if kind in ("uzbek", "turkic"):
+        text = text.replace("\u02bb", "'").replace("\u201b", "'")
     return text.translate(_FOLD)
 
 

@@ -248,7 +248,7 @@ class UnifiedVoice(VoiceConditioner):
         latent, hidden = conditioning.emotion_latent, conditioning.speaker_hidden
         if latent is None or (hidden is None and self.config.speaker):
             raise UserError("Adapters of the voice conditioner need more of each clip than these features hold.",
-                            "Extract the features again: python -m scripts.prepare --source as-is; make voices again.")
+                            "Extract the features again: python -m scripts prepare --source as-is; make voices again.")
         changed = self.emo_layer(self.emovec_layer(latent.to(kind)))
         finished = self.perceiver_encoder.finish(hidden.to(kind)) if hidden is not None else speaker
         if self.recomputes_conditioning:

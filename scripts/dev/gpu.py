@@ -146,7 +146,7 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
         command = ["-m", "scripts.dev.benchmark", "--only", stage.parts, "--device", device.type, "--out", str(scratch),
                    *(["--quick"] if quick else []), *(["--against-reference"] if stage.against_reference else [])]
     else:
-        command = ["-m", "scripts.demo", "--workspace", str(scratch / "workspace"), "--json"]
+        command = ["-m", "scripts", "demo", "--workspace", str(scratch / "workspace"), "--json"]
     made = StageResult(name, stage.what, " ".join(("python", *command)).replace(str(scratch), "SCRATCH"),
                          "passed", 0.0,
                        datetime.now().date().isoformat(), host.commit,

@@ -34,7 +34,7 @@ _NUMBER = r"([+\-\u2212]?\d[\d.,]*%?)"
 _CODE_TEXT = re.compile(r"[<>{}\\]|\w_\w|^--|^\.|https?://|^[#@]|^(SELECT|INSERT|CREATE|DELETE|UPDATE|ORDER|OFFSET)\b|'self'"
                         r"|\bWHERE \w+ =|^\w+ = \d+$|^\w+/[\w-]+; \w+=|^\||^\"\"\"")
 """Markup, names in code, options, addresses, SQL, the content security policy, media types and tables of Markdown."""
-_COMMAND = re.compile(r"sudo [^.]*|python -m scripts\.\w+( [a-z]+)?( (--[\w-]+|[A-Z]+|\w+:\S+|\{\w+\}))*"
+_COMMAND = re.compile(r"sudo [^.]*|python -m scripts[. ]\w+( [a-z]+)?( (--[\w-]+|[A-Z]+|\w+:\S+|\{\w+\}))*"
                       r"|[\w.:-]+ --[\w-]+ \S+|-\w .*")
 """A command line, or the part of one behind the command."""
 _NAMES = re.compile(

@@ -13,6 +13,7 @@ from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, Evalua
 from core.library.learning import Estimate, LearningMeasurements, LearningRecord, LearningReport, SpeechHealth
 from core.library.reproduction import ReproductionMeasurements
 from core.submission import job_chains
+from core.submission.jobs import submit_certificate
 from core.workspace import Workspace
 from tests.browser import scenes
 
@@ -34,7 +35,7 @@ def train(workspace: Workspace, *, silent: bool) -> Job:
     """The finished chain of the demo: its training, comparison, certificate, evaluation and export."""
     scenes.dataset(workspace)
     (workspace.models / "tiny" / "voices").mkdir(parents=True)  # the base that the certificate belongs to
-    *before, training = job_chains.create_chain(workspace, job_chains.ChainOptions())
+    *before, training = job_chains.submit_chain(workspace, job_chains.ChainOptions(), certificate=False)
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({"folder": job.id}))
     scenes.train(training, STEPS, STEPS)
@@ -54,7 +55,7 @@ def train(workspace: Workspace, *, silent: bool) -> Job:
     certificate.write(path, dataclasses.replace(proof, errors=errors, new_languages=("am",)).with_learning(
         training.directory))
     certificate.write(path, verification.sign(workspace, certificate.read(path)))
-    certify = job_chains.create_certify_job(training)
+    certify = submit_certificate(training)
     scenes.append(certify, Queued(), Started(1, 1), Finished({"run": f"run:{training.id}", "checks": 9, **outcome}))
 
     export = scenes.make(workspace, "export", ExportOptions(run=f"run:{training.id}", export="mine",

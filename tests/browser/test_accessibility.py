@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from core.sources import prompt_lists
 from core.workspace import Workspace
-from tests.browser import silent_run
-from tests.browser.conftest import LOOKS, open_tab
+from tests.browser import scenes, silent_run, test_review_by_keys
+from tests.browser.conftest import LOOKS, NARROW, WIDE, open_tab
 from tests.serving import App, served
 from ui.page import PLACES, TABS
 
@@ -59,18 +60,78 @@ def test_tabs_are_reached_by_keys(app: App, open_page: Visit) -> None:
         expect(chosen).to_be_focused()
 
 
-@LOOKS
-def test_axe_finds_nothing_serious_or_moderate(app: App, open_page: Visit, size: tuple[int, int], scheme: str) -> None:
+def load_axe(page: Page) -> None:
+    """Load axe-core; skipped if no file of it is named."""
     script = os.environ.get("LISAN_AXE")
     if not script:
         pytest.skip("LISAN_AXE does not name axe.min.js (PyPI: axe-playwright-python has it).")
-    page = open_page(app.url, size, scheme)
     page.evaluate(Path(script).read_text(encoding="utf-8"))
+
+
+def faults(page: Page) -> list[tuple[str, list[str]]]:
+    """The findings of axe-core that are moderate or worse, each with its first elements."""
+    found = page.evaluate("""() => axe.run(document, {
+        resultTypes: ["violations"], rules: {"label-content-name-mismatch": {enabled: true}}})""")
+    return [(fault["id"], [node["html"][:120] for node in fault["nodes"][:3]]) for fault in found["violations"]
+            if fault["impact"] in ("critical", "serious", "moderate")]
+
+
+def open_folds(page: Page, tab: str) -> None:
+    """Open every section of a tab, also those inside of others."""
+    for _ in range(3):
+        opened = page.evaluate("""(tab) => {
+            const closed = [...document.querySelectorAll(`#tab-${tab} button.label-wrap:not(.open)`)]
+                .filter((button) => button.checkVisibility());
+            for (const button of closed) button.click();
+            for (const fold of document.querySelectorAll(`#tab-${tab} details`)) fold.open = true;
+            return closed.length;
+        }""", tab)
+        page.wait_for_timeout(1000)
+        if not opened:
+            return
+
+
+@LOOKS
+def test_axe_finds_nothing_serious_or_moderate(app: App, open_page: Visit, size: tuple[int, int], scheme: str) -> None:
+    page = open_page(app.url, size, scheme)
+    load_axe(page)
     for name, label in PLACES:
         open_tab(page, label)
         expect(page.locator(f"#tab-{name} .lead, #tab-{name} .intro").first).to_be_visible()
-        found = page.evaluate("""() => axe.run(document, {
-            resultTypes: ["violations"], rules: {"label-content-name-mismatch": {enabled: true}}})""")
-        grave = [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found["violations"]
-                 if one["impact"] in ("critical", "serious", "moderate")]
-        assert grave == [], f"{label}: {grave}"
+        assert faults(page) == [], label
+
+
+@pytest.fixture(scope="module")
+def full_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """Over a workspace with a finished run, a comparison, a certificate, a dataset to review and a prompt list."""
+    workspace = Workspace.open(tmp_path_factory.mktemp("full"))
+    training = scenes.chain(workspace, steps=200, total=200, finished=True)[-1]
+    scenes.compare(workspace, training.id)
+    scenes.certify(workspace, training.id)
+    scenes.tokenizer(workspace)
+    scenes.examine(workspace)
+    test_review_by_keys.dataset(workspace, "reviewed")
+    prompt_lists.create(workspace, "my-voice", "am", scenes.SPOKEN)
+    with served(workspace.path) as app:
+        yield app
+
+
+@pytest.mark.parametrize(("language", "size", "scheme"), [
+    ("en", WIDE, "light"), ("en", NARROW, "dark"),
+    *(pytest.param(*look, marks=pytest.mark.slow) for look in (
+        ("en", NARROW, "light"), ("en", WIDE, "dark"), ("fr", WIDE, "light"), ("am", NARROW, "light"),
+        ("sw", WIDE, "dark")))])
+def test_axe_finds_nothing_with_every_section_open(full_app: App, open_page: Visit, language: str,
+                                                   size: tuple[int, int], scheme: str) -> None:
+    page = open_page(full_app.url, size, scheme)
+    page.locator("#language select").select_option(language)
+    for name, _ in PLACES:
+        page.goto(f"{full_app.url}?tab={name}")
+        page.locator(f"#tab-{name}").wait_for(state="visible")
+        expect(page.locator("html")).to_have_attribute("lang", language)
+        open_folds(page, name)
+        if name == "data":
+            expect(page.locator("#recording-card .prompt")).to_be_visible()
+            expect(page.locator("#review-table .clip").first).to_be_visible()
+        load_axe(page)
+        assert faults(page) == [], name

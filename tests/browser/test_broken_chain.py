@@ -15,7 +15,7 @@ from core.submission import job_chains
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take, choose, fill_opened
 from tests.serving import App, served
-from tests.unit.core.library.test_model_info_presets import world
+from tests.unit.core.library.test_presets import world
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
@@ -35,7 +35,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = world(tmp_path_factory.mktemp("broken") / "workspace")
     older = scenes.chain(workspace, steps=100, total=100, finished=True)
     scenes.compare(workspace, older[-1].id)
-    newer = job_chains.create_chain(workspace)
+    newer = job_chains.submit_chain(workspace, certificate=False)
     listening = create_job(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
                        after=(newer[-1].id,))
     for job in newer[:2]:

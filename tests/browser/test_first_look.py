@@ -105,9 +105,12 @@ def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_p
     page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.wav")
     expect(page.locator(found)).to_contain_text("noise.wav is a recording without a text")
     expect(page.locator(found)).to_contain_text("stays in the list: add what is missing to it")
+    zone = page.locator(f"#{name}-upload button[aria-dropeffect]")
+    zone.focus()
     page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.txt")
     expect(page.locator(found)).to_contain_text("Of its 1 entry 1 has a recording and a text.")
     expect(page.locator(f"#{name}-upload .file-preview")).to_have_count(0)
+    expect(zone).to_be_focused()  # it was drawn anew
 
 
 def test_a_number_that_a_browser_cannot_hold_is_named(two: Two, shared_page: Visit) -> None:

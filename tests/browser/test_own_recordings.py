@@ -40,8 +40,8 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = Workspace.open(tmp_path_factory.mktemp("own"))
     scenes.dataset(workspace, "mine")
-    *before, training = job_chains.create_chain(workspace,
-                                   start.chain_options(workspace, "tiny", "am", "mine", start.QUICK))
+    options = start.chain_options(workspace, "tiny", "am", "mine", start.QUICK)
+    *before, training = job_chains.submit_chain(workspace, options, certificate=False)
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({}))
     scenes.train(training, 40, 100)

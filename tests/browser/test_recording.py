@@ -31,6 +31,13 @@ def spoken(path: Path) -> Path:
     return path
 
 
+def launch_recorder(browser: Browser, folder: Path) -> Browser:
+    """A browser whose microphone plays clips of the demo, and which allows every page to record."""
+    flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
+             f"--use-file-for-fake-audio-capture={spoken(folder / 'voice.wav')}"]
+    return browser.browser_type.launch(executable_path=chromium(), args=[*FLAGS, *flags], timeout=PATIENCE_MS)
+
+
 def begin(page: Page, take_ms: int = TAKE_MS) -> None:
     """Record for a while, by a key alone."""
     page.keyboard.press("r")
@@ -55,10 +62,8 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(browser: Browser, tmp_
     workspace = Workspace.open(tmp_path / "workspace")
     (workspace.models / "tiny").symlink_to(ROOT / "models" / "tiny" / "pack")
     faults: list[str] = []
-    flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
-             f"--use-file-for-fake-audio-capture={spoken(tmp_path / 'voice.wav')}"]
     with served(workspace.path) as app:
-        recorder = browser.browser_type.launch(executable_path=chromium(), args=[*FLAGS, *flags], timeout=PATIENCE_MS)
+        recorder = launch_recorder(browser, tmp_path)
         page = recorder.new_page(viewport={"width": NARROW[0], "height": NARROW[1]})
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: faults.append(str(error)))
@@ -82,10 +87,10 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(browser: Browser, tmp_
             changes = {name: settings[name] for name in ("noiseSuppression", "echoCancellation", "autoGainControl")}
             assert not any(changes.values()), changes
 
-            # A recording is judged and stored when it is stopped.
+            # A recording is judged and stored when it is stopped. The keys work at once.
             card = page.locator("#recording-card .prompt")
             expect(card.locator(".prompt-text")).to_have_text(TEXTS[0])
-            card.focus()
+            expect(card).to_be_focused()
             record(page)
             expect(card.locator("[data-take]")).to_contain_text("Your recording, ")
             folder = prompt_lists.folder_of(workspace, "my-voice")
@@ -154,3 +159,87 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(browser: Browser, tmp_
             recorder.close()
             for state in JobBoard(workspace).queue():
                 control.force_stop(state.job)
+
+
+@pytest.mark.parametrize(("flags", "sentence"), [
+    ((), "Connect one, then record again."),
+    (("--use-fake-device-for-media-stream",), "Allow it for this page in the browser's settings, then record again.")],
+    ids=["none", "refused"])
+def test_recording_without_a_microphone_names_what_to_do(
+    browser: Browser, tmp_path: Path, flags: tuple[str, ...], sentence: str,
+) -> None:
+    """A browser on a machine without a microphone, and one that has it and asks nobody whether a page may use it."""
+    workspace = Workspace.open(tmp_path)
+    prompt_lists.create(workspace, "my-voice", "am", TEXTS)
+    with served(workspace.path) as app:
+        recorder = browser.browser_type.launch(executable_path=chromium(), args=[*FLAGS, *flags], timeout=PATIENCE_MS)
+        page = recorder.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        try:
+            page.goto(f"{app.url}?tab=data")
+            page.locator("#recording > button").click()
+            card = page.locator("#recording-card .prompt")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[0])
+            page.locator("#recording-microphone .record-button").wait_for()
+            card.focus()
+            page.keyboard.press("r")
+            expect(page.locator("#refused")).to_contain_text(sentence)
+            expect(page.locator("#recording-microphone .record-button")).to_be_visible()
+
+            # The sentences can be passed all the same.
+            page.keyboard.press("n")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[1])
+            assert prompt_lists.load(prompt_lists.folder_of(workspace, "my-voice")).recorded == frozenset()
+        finally:
+            recorder.close()
+
+
+@pytest.mark.parametrize("by_keys", [False, True], ids=["mouse", "keys"])
+def test_choice_of_another_list_ends_a_recording_and_stores_it(browser: Browser, tmp_path: Path, by_keys: bool) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    others = ("አንድ ሁለት ሦስት", "አራት አምስት ስድስት")
+    prompt_lists.create(workspace, "others", "am", others)
+    prompt_lists.create(workspace, "my-voice", "am", TEXTS)
+    folder = prompt_lists.folder_of(workspace, "my-voice")
+    with served(workspace.path) as app:
+        recorder = launch_recorder(browser, tmp_path)
+        page = recorder.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+
+        def choose_others() -> None:
+            if by_keys:
+                page.locator("#recording-list input").focus()
+                page.get_by_role("option", name="others").wait_for()
+                while "others" not in page.locator("#recording-list [role=option].active").inner_text():
+                    page.keyboard.press("ArrowDown")
+                page.keyboard.press("Enter")
+            else:
+                page.locator("#recording-list input").click()
+                page.get_by_role("option", name="others").click()
+
+        try:
+            page.goto(f"{app.url}?tab=data")
+            page.locator("#recording > button").click()
+            card = page.locator("#recording-card .prompt")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[0])
+            card.focus()
+            begin(page)
+
+            # The choice ends the recording, and it is stored for its own sentence.
+            choose_others()
+            expect(card.locator("[data-take]")).to_contain_text("Your recording, ")
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[0])
+            expect(card).to_be_focused()
+            assert prompt_lists.load(folder).recorded == {0}
+
+            # Then the other list is opened, to which nothing was added.
+            choose_others()
+            expect(card.locator(".prompt-text")).to_have_text(others[0])
+            assert prompt_lists.load(prompt_lists.folder_of(workspace, "others")).recorded == frozenset()
+            card.focus()
+            record(page)
+            expect(card.locator("[data-take]")).to_contain_text("Your recording, ")
+            assert prompt_lists.load(prompt_lists.folder_of(workspace, "others")).recorded == {0}
+            assert prompt_lists.load(folder).recorded == {0}
+        finally:
+            recorder.close()

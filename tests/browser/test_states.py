@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from core.jobs.events import Finished, Progress, Queued, Stage, Started
 from core.jobs.locks import FileLock
-from core.submission import job_chains
+from core.submission.jobs import submit_certificate
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take, open_tab
@@ -35,7 +35,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = Workspace.open(tmp_path_factory.mktemp("states"))
     made = scenes.chain(workspace, steps=376, total=800)
     scenes.append(made[-1], Finished({"best_step": 300, "certificate": "not proven yet"}))
-    proof = job_chains.create_certify_job(made[-1])
+    proof = submit_certificate(made[-1])
     scenes.append(proof, Queued(), Started(1, 1), Stage("certificate"),
                   Progress(18, 40, "sentences", "(English sentences spoken)", 2.5, 9.0))
     scenes.compare(workspace, made[-1].id, texts=(("am", LONG),))

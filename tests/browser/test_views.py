@@ -214,7 +214,7 @@ def test_the_equal_command_follows_the_form(scene: Scene, shared_page: Visit) ->
     page.locator(".field-merges input").fill("40")
     page.locator(".field-merges input").press("Tab")
     page.get_by_role("button", name="Command line").locator("visible=true").click()
-    expect(page.locator("#command-tokenizer")).to_contain_text("python -m scripts.tokenizer --workspace")
+    expect(page.locator("#command-tokenizer")).to_contain_text("python -m scripts tokenizer --workspace")
     expect(page.locator("#command-tokenizer")).to_contain_text("--merges 40")
 
 

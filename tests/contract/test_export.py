@@ -30,7 +30,7 @@ from core.model.prefix import new_rows
 from core.proof import certification
 from core.speech import evaluation
 from core.speech.synthesis import Synthesizer, join_chunks
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements
 from core.training import replay
 from core.workspace import Workspace
 from data.acoustics import audio

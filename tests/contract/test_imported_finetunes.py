@@ -146,6 +146,13 @@ def _check_certificate(proof: certificate.Certificate, layout: str, family: str)
         assert "differ from the base file" in proof.check("prefix_rows").actual
 
 
+@pytest.mark.parametrize(("name", "step"), [
+    ("model_step38000.pth", 38_000), ("epoch=3-step=500.ckpt", 500), ("t3_step_12000.safetensors", 12_000),
+    ("gpt-steps-40.pth", 40), ("checkpoint-1000", 1000), ("latest.pth", 0), ("epoch=3.ckpt", 0)])
+def test_the_step_is_that_of_the_name(name: str, step: int) -> None:
+    assert import_model._step_of(f"/elsewhere/{name}") == step
+
+
 def test_an_intact_finetune_is_the_base_and_new_rows(tiny: Base, tmp_path: Path) -> None:
     checkpoint, tokenizer = finetunes.rows_alone(tiny, tmp_path)
     result, _ = imported(tiny, "intact", checkpoint, tokenizer)

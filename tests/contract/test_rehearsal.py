@@ -14,7 +14,7 @@ from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
 from core.model.loading import TTSModel
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import replay, setup
 from core.workspace import Workspace
 from data import manifest
@@ -135,12 +135,12 @@ def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
         train.run(target, workspace, Listener(tmp_path / "refused"))
     assert "--replay-datasets mine" in caught.value.hint
     with pytest.raises(UserError, match=refused):
-        requirements.check_requirements(workspace, "train", target)
+        check_requirements(workspace, "train", target)
     with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
-        requirements.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
+        check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
     with pytest.raises(UserError, match="no dataset named 'other'"):
-        requirements.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
-    assert requirements.check_requirements(workspace, "train", options) == ()
+        check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
+    assert check_requirements(workspace, "train", options) == ()
 
 
 def test_given_texts_are_spoken_although_the_model_comes_with_clips(

@@ -86,7 +86,7 @@ def assert_told(messages: list[str], of_export: bool = False) -> None:
     """One warning that names the recogniser and the way out, which for an export needs no dataset."""
     (told,) = [message for message in messages if "not measured" in message]
     assert told.startswith(f"Amharic is not measured: the recogniser {HUB} of its training ")
-    by_check = f"python -m scripts.preflight --dataset demo-am --extension tiny-am --recogniser {HUB}"
+    by_check = f"python -m scripts preflight --dataset demo-am --extension tiny-am --recogniser {HUB}"
     assert (by_check in told, f"hf download {HUB} " in told) == (not of_export, of_export)
 
 
@@ -235,7 +235,7 @@ def test_a_run_continues_without_the_recogniser_only_where_that_does_not_choose(
             train.run(options, world, again)
         assert "--recogniser" not in caught.value.hint  # a run that continues may have no other
         assert caught.value.hint.startswith("Restore the recogniser")
-        assert caught.value.hint.endswith("python -m scripts.train --init-from run:stopped@2.")
+        assert caught.value.hint.endswith("python -m scripts train --init-from run:stopped@2.")
         assert not again.of("step")
     else:
         assert train.run(options, world, again)["best_step"] in (2, 4)
@@ -249,7 +249,7 @@ def test_a_run_continues_without_the_recogniser_only_where_that_does_not_choose(
 def test_a_run_that_continues_is_offered_no_other_recogniser(tmp_path: Path, recogniser: str, begins: str) -> None:
     hint = setup._restore_hint(recogniser, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
-    assert hint.endswith("or start a new run from its weights: python -m scripts.train --init-from run:run@2.")
+    assert hint.endswith("or start a new run from its weights: python -m scripts train --init-from run:run@2.")
 
 
 def test_a_training_gives_the_recognisers_name_of_the_language(tmp_path: Path) -> None:

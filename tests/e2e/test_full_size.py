@@ -59,7 +59,7 @@ def write_clips(folder: Path) -> None:
 
 
 def run(workspace: Path, verb: str, *arguments: str, **environment: str) -> str:
-    command = [sys.executable, "-m", f"scripts.{verb}", "--workspace", str(workspace), *arguments]
+    command = [sys.executable, "-m", "scripts", verb, "--workspace", str(workspace), *arguments]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
                           check=False, timeout=1800)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -29,7 +29,7 @@ def test_the_command_serves_holds_the_device_and_ends_at_an_interrupt(tmp_path: 
     workspace = Workspace.open(tmp_path / "workspace")
     write_model(workspace.models / "tiny")
     environment = {**os.environ, "LISAN_SERVE_KEY": "a-key-that-is-long-enough"}
-    command = [sys.executable, "-m", "scripts.serve", "base:tiny", "--workspace", str(workspace.path), "--port", "0",
+    command = [sys.executable, "-m", "scripts", "serve", "base:tiny", "--workspace", str(workspace.path), "--port", "0",
                "--device", "cpu"]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True) as process:

@@ -83,10 +83,10 @@ def test_a_studio_from_scratch(tmp_path: Path) -> None:
         subprocess.run([".venv/bin/python", *words], cwd=repository, env=environment, check=True)
 
     at = ("--workspace", str(workspace))
-    run("-m", "scripts.download", *at)
-    run("-m", "scripts.prepare", *at)
-    run("-m", "scripts.tokenizer", *at)
-    run("-m", "scripts.extend", *at)
+    run("-m", "scripts", "download", *at)
+    run("-m", "scripts", "prepare", *at)
+    run("-m", "scripts", "tokenizer", *at)
+    run("-m", "scripts", "extend", *at)
     board = JobBoard(Workspace.open(workspace))
 
     @contextmanager

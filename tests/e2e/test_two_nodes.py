@@ -79,7 +79,7 @@ def test_the_guides_command_gives_the_rows_of_two_processes_on_one_machine(share
     with network(shared) as net:
         nodes = start(net, shared)
         assert wait_for_end(nodes) == [0, 0], nodes[0][1].read_text()[-3000:]
-    subprocess.run([sys.executable, "-m", "scripts.train", "--workspace", str(shared / "workspace"), "--config",
+    subprocess.run([sys.executable, "-m", "scripts", "train", "--workspace", str(shared / "workspace"), "--config",
                     str(shared / "first.yaml"), "--processes", "2", "--name", "alone", "--no-certificate"], cwd=ROOT,
                    check=True, stdout=subprocess.DEVNULL)
     assert rows(shared, "first") == rows(shared, "alone")

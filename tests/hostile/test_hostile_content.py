@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -33,12 +32,11 @@ from core import pack, unpack
 from core.jobs.events import CheckpointSaved, Finished, append_event
 from core.jobs.job import create_job
 from core.jobs.state import JobBoard
-from core.jobs.verbs import VERBS
+from core.jobs.verbs import verb_module
 from core.library import catalog, evaluation_report, listening, records
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport
 from core.submission import storage
-from core.submission.job_chains import use_named_checkpoint
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements, select_named_checkpoint
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import check_no_link_out, hash_file
@@ -398,7 +396,7 @@ def submit(run: Callable[..., object], workspace: Workspace, verb: str, options:
     """What the page and the command line do with options, up to the work itself."""
     check_requirements(workspace, verb, options)
     if isinstance(options, CertifyOptions):
-        use_named_checkpoint(workspace, options)
+        select_named_checkpoint(workspace, options)
     run(options, workspace, Recorder(workspace.runs / "heard"))
 
 
@@ -410,7 +408,7 @@ def test_names_that_were_never_given_are_refused_in_a_sentence(verb: str, listen
         except ValueError:  # pydantic's: no such name
             continue
         kind = VERB_OF[type(options)]
-        run = importlib.import_module(VERBS[kind].module).run
+        run = verb_module(kind).run
         with pytest.raises(UserError) as refused:
             submit(run, listened, kind, options)
         assert 0 < len(refused.value.message) < 3000, (verb, name)

@@ -59,7 +59,7 @@ from core.sources.hub_dataset import DatasetAddress
 from core.text.pieces import read_tokenizer
 from core.workspace import Workspace
 from data import manifest
-from data.durable_files import ExpectedFile
+from data.durable_files import ExpectedFile, hash_file
 from data.front_end import FrontEnd, read_segmenter
 from data.importers import import_source
 from data.segmenters import base_file, vocabulary
@@ -641,7 +641,8 @@ def test_any_answer_to_a_push_is_refused_or_read(at: str, status: int, headers: 
     with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
         for name, content in (("a.bin", b"x" * 100), ("b.txt", b"y")):
             (Path(home) / name).write_bytes(content)
-        files = {name: stack.enter_context(push._ProgressFile(Path(home) / name)) for name in ("a.bin", "b.txt")}
+        files = {name: stack.enter_context(push._ProgressFile(
+            Path(home) / name, hash_file(Path(home) / name))) for name in ("a.bin", "b.txt")}
         upload = push._Upload(Hub("http://hub.example", "a-token"), PushOptions(
             export="mine", repository="me/voice"), files)
         stack.enter_context(mock.patch("huggingface_hub.utils._http._GLOBAL_CLIENT",

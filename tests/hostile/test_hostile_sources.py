@@ -36,7 +36,7 @@ from core.jobs.job import Job, create_job
 from core.jobs.locks import FileLock
 from core.jobs.verbs import VERBS
 from core.sources import allowed, dataset_source, recognisers, source_preview
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements
 from core.text import pasted_text
 from core.workspace import Workspace
 from data import ffmpeg_audio, sound_files, validation

@@ -39,12 +39,6 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def is_command(verb: str) -> bool:
-    """Whether `python -m scripts.VERB` runs: a file, or a package that can."""
-    place = ROOT / "scripts" / verb.replace(".", "/")
-    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
-
-
 OTHER_PROGRAMS = ("ssh-keygen", "minisign", "sha256sum")  # theirs to say what they accept
 COMMANDS = sorted({line for name in DOCUMENTS for line in shell_lines(read(name))})
 
@@ -67,11 +61,12 @@ def check_verb(verb: str, arguments: list[str]) -> None:
 @cache
 def help_of(*program: str) -> str:
     """What `python PROGRAM --help` prints. It runs in this process: another would first import torch."""
-    place = ROOT / (program[1].replace(".", "/") if program[0] == "-m" else program[0].removesuffix(".py"))
+    module, *words = program[1:] if program[0] == "-m" else (program[0].removesuffix(".py"),)
+    place = ROOT / module.replace(".", "/")
     path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
     said = io.StringIO()
     with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [str(path), "--help"])
+        patch.setattr(sys, "argv", [str(path), *words, "--help"])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(path), run_name="__main__")
     assert not ended.value.code
@@ -95,15 +90,18 @@ def test_a_command_of_the_documents_exists(line: str) -> None:
     if words[1] != "-m":
         check_help(words[1:2], words[2:])
         return
-    package, _, verb = words[2].partition(".")
-    assert package == "scripts"
-    assert is_command(verb)
-    is_no_job = (verb == "listening_test" and words[3] in ("import", "results")) or (
-        verb == "certify" and words[3] == "--check")
-    if verb in VERBS and not is_no_job:
-        check_verb(verb, words[3:])
-    else:
+    if words[2] != "scripts":
+        assert words[2].startswith(("scripts.dev.", "scripts.install"))
         check_help(words[1:3], words[3:])
+        return
+
+    command_name, arguments = words[3], words[4:]
+    is_no_job = arguments and (command_name, arguments[0]) in (
+        ("listening_test", "import"), ("listening_test", "results"), ("certify", "--check"))
+    if command_name in VERBS and not is_no_job:
+        check_verb(command_name, arguments)
+    else:
+        check_help(words[1:4], arguments)
 
 
 def test_the_first_screen_is_the_commands() -> None:
@@ -114,7 +112,7 @@ def test_the_first_screen_is_the_commands() -> None:
 def test_the_commands_find_what_the_button_and_the_demo_made() -> None:
     """With other options of the same names they would be refused in a workspace that has seen `make demo`."""
     lines = [shlex.split(line, comments=True) for line in shell_lines(read("README.md"))]
-    shown = {words[2].partition(".")[2]: words[3:] for words in lines if words[:2] == ["python", "-m"]}
+    shown = {words[3]: words[4:] for words in lines if words[:3] == ["python", "-m", "scripts"] and words[3:]}
     for verb, chosen in job_chains.chain_steps(job_chains.ChainOptions()):
         if verb in ("tokenizer", "extend"):
             given = command.build_parser(verb).parse_args(shown[verb])
@@ -122,19 +120,16 @@ def test_the_commands_find_what_the_button_and_the_demo_made() -> None:
 
 
 def test_every_verb_is_shown_in_the_guide() -> None:
-    shown = {line.split()[2] for line in shell_lines(read("docs/guide.md")) if line.startswith("python -m")}
-    assert shown >= {f"scripts.{verb}" for verb in VERBS}
-
-
-def test_every_verb_has_a_command() -> None:
-    assert [verb for verb in (*VERBS, "doctor", "demo") if not (ROOT / "scripts" / f"{verb}.py").is_file()] == []
+    shown = {line.split()[3] for line in shell_lines(read("docs/guide.md")) if line.startswith("python -m scripts ")}
+    assert shown >= set(VERBS)
 
 
 def test_what_make_calls_is_there() -> None:
     makefile = read("Makefile")
-    called = re.findall(r"\$\(PY\) -m (scripts\.[a-z_.]+)", makefile)
-    assert {"scripts.demo", "scripts.download", "scripts.prepare", "scripts.doctor"} <= set(called)
-    assert [name for name in called if not (ROOT / (name.replace(".", "/") + ".py")).is_file()] == []
+    called = re.findall(r"\$\(PY\) -m scripts[. ]([a-z_.]+)", makefile)
+    assert {"demo", "download", "prepare", "doctor"} <= set(called)
+    assert [name for name in called
+            if name not in VERBS and not (ROOT / "scripts" / f"{name.replace('.', '/')}.py").is_file()] == []
     assert "$(PY) app.py" in makefile
     assert (ROOT / "app.py").is_file()
 
@@ -143,7 +138,7 @@ def test_what_make_calls_is_there() -> None:
     ("ARGS=--workspace /data/x --port 0",), ("ARGS=--port 0 --workspace=/data/x",), ("WORKSPACE=/data/x",)])
 def test_a_workspace_is_that_of_all_of_make_run(arguments: tuple[str, ...]) -> None:
     told = subprocess.run(["make", "-n", "run", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    lines = [line for line in told.stdout.splitlines() if "scripts." in line or "app.py" in line][-3:]
+    lines = [line for line in told.stdout.splitlines() if "-m scripts" in line or "app.py" in line][-3:]
     assert len(lines) == 3
     assert all('--workspace "/data/x"' in line for line in lines)
 

@@ -25,9 +25,9 @@ def test_a_script_that_is_run_directly_runs_or_names_the_command(name: str, tmp_
     if name in NO_COMMANDS:
         assert done.stdout == "This file is not a command. The commands: python -m scripts\n"
     elif name == "__main__":
-        assert "python -m scripts.doctor" in done.stdout
+        assert "python -m scripts doctor" in done.stdout
     else:
-        assert f"scripts.{name}" in done.stdout or f"{name}.py" in done.stdout
+        assert f"scripts {name}" in done.stdout or f"scripts.{name}" in done.stdout or f"{name}.py" in done.stdout
         assert "usage" in done.stdout.lower()
     assert not list(tmp_path.iterdir())
 
@@ -35,4 +35,4 @@ def test_a_script_that_is_run_directly_runs_or_names_the_command(name: str, tmp_
 def test_the_folder_itself_can_be_run(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(SCRIPTS)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "python -m scripts.train" in done.stdout
+    assert "python -m scripts train" in done.stdout

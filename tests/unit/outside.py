@@ -70,7 +70,7 @@ def warnings_of(workspace: Workspace) -> str:
 
 
 def prepared(workspace: Workspace, source: Path, language: str = "am", *words: str) -> tuple[PreparedDataset, str]:
-    """The dataset that `python -m scripts.prepare` makes of a source, and its warnings."""
+    """The dataset that `python -m scripts prepare` makes of a source, and its warnings."""
     code, warnings = by_command(workspace, "prepare", "--source", str(source), "--dataset", "d", "--language",
                                 language, "--any-script", *words)
     assert code == 0, warnings

@@ -18,21 +18,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from config.errors import UserError
 from config.schema import DEMO_DATASET, PrepareOptions, SegmentOptions, TranscribeOptions
-from core.jobs.engines import Engine, run_batches
+from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import Event, Progress, Stage
 from core.jobs.reporter import Reporter, memory_text
 from core.workspace import Workspace
 from scripts.command import exit_with
 
-SLEEP_S, BATCHES_PER_WORKER = 0.5, 12  # of the generated work
+SLEEP_S, BATCHES_PER_WORKER = 0.5, 24  # of the generated work
+_LOADED, _LOOK_S = "loaded", 0.05  # a file for each worker that is ready, and seconds between two looks
 _PACK = Path(__file__).resolve().parents[3] / "models/tiny/pack"
 
 
@@ -108,33 +110,42 @@ def measure_verb(work: str, folder: Path, engine: str, workers: int, clips: int)
     return clock.rate(workers)
 
 
-def load_nothing(_reporter: Reporter) -> None:
-    """The state of generated work."""
+def wait_for_all(workers: int, reporter: Reporter) -> None:
+    """The state of generated work, which is loaded when all workers are: they begin together."""
+    loaded = reporter.directory / _LOADED
+    (loaded / str(os.getpid())).touch()
+    while len(os.listdir(loaded)) < workers:
+        time.sleep(_LOOK_S)
 
 
-def sleep_for(_state: None, batch: Sequence[float]) -> int:
-    """Generated work: sleep so many seconds for each item."""
+def sleep_for(_state: None, batch: Sequence[float]) -> tuple[float, float]:
+    """Generated work: sleep so many seconds for each item. When it began and ended, on a clock of all processes."""
+    begin_s = time.monotonic()
     time.sleep(sum(batch))
-    return len(batch)
+    return begin_s, time.monotonic()
 
 
-def simulated_efficiency(workers: int, folder: Path) -> float:
-    """The share of the workers' time that is work, after all have started; batches differ in length by half."""
+def simulated_efficiency(workers: int, folder: Path) -> tuple[float, float]:
+    """The share of the workers' time that is work: until the last batch begins, and until it ends.
+
+    Batches differ in length by half. After the last has begun, workers wait for those that are not ready yet.
+    """
     choice = random.Random(0)
+    shutil.rmtree(folder / _LOADED, ignore_errors=True)
+    (folder / _LOADED).mkdir(parents=True)
+    batches = [[choice.uniform(0.5, 1.5) * SLEEP_S] for _ in range(BATCHES_PER_WORKER * workers)]
+    outcomes = run_batches(partial(wait_for_all, workers), sleep_for, iter(batches), Engine("processes", workers),
+                           _Clock(folder, ""), str)
 
-    def batches() -> Iterator[list[float]]:
-        for _ in range(BATCHES_PER_WORKER * workers):
-            yield [choice.uniform(0.5, 1.5) * SLEEP_S]
+    # All workers have begun when the last of their first batches has.
+    spans = sorted(span for _, span in outcomes if not isinstance(span, LostBatch))
+    first_s, last_s, end_s = spans[workers - 1][0], spans[-1][0], max(end for _, end in spans)
 
-    worked_s, began = 0.0, 0.0
-    outcomes = run_batches(load_nothing, sleep_for, batches(), Engine("processes", workers), _Clock(folder, ""), str)
-    for number, (batch, _) in enumerate(outcomes, 1):
-        # The first batches of all workers are their start.
-        if number == workers:
-            began = time.monotonic()
-        elif number > workers:
-            worked_s += sum(batch)
-    return worked_s / ((time.monotonic() - began) * workers)
+    def share_until(until_s: float) -> float:
+        worked_s = sum(max(0.0, min(end, until_s) - max(begin, first_s)) for begin, end in spans)
+        return worked_s / ((until_s - first_s) * workers)
+
+    return share_until(last_s), share_until(end_s)
 
 
 def pack_memory(hours: int, folder: Path) -> tuple[int, int, int]:
@@ -191,14 +202,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rate, start_s = (statistics.median(column) for column in zip(*values, strict=True))
         base = next((row.items_per_s for row in rows if row.work == work), rate)
         rows.append(EngineRate(work, engine, workers, round(rate, 2), round(start_s, 2), round(rate / base, 3)))
-    efficiencies = {workers: round(simulated_efficiency(workers, args.workspace), 3) for workers in args.simulated}
+    efficiencies = {workers: [round(share, 3) for share in simulated_efficiency(workers, args.workspace)]
+                    for workers in args.simulated}
 
     lines = ["| work | engine | workers | items/s | first outcome after s | times the first |",
              "|---|---|---|---|---|---|"]
     lines += [f"| {row.work} | {row.engine} | {row.workers} | {row.items_per_s} | {row.start_s} | {row.against_one} |"
               for row in rows]
-    lines += ["", "| workers | efficiency of generated work |", "|---|---|"]
-    lines += [f"| {workers} | {efficiency:.1%} |" for workers, efficiency in efficiencies.items()]
+    lines += ["", "| workers | generated work until the last batch begins | until it ends |", "|---|---|---|"]
+    lines += [f"| {workers} | {' | '.join(f'{share:.1%}' for share in shares)} |"
+              for workers, shares in efficiencies.items()]
     lines += ["", "| hours | pack | memory, opened | memory, 64 clips read |", "|---|---|---|---|"]
     memory = {hours: pack_memory(hours, args.workspace) for hours in args.hours}
     lines += [f"| {hours} | {' | '.join(memory_text(size) for size in sizes)} |" for hours, sizes in memory.items()]

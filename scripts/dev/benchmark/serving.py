@@ -54,7 +54,7 @@ def served(workspace: Workspace, rows: int) -> Iterator[tuple[str, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "scripts.serve", "base:tiny", "--workspace", str(workspace.path), "--port",
+    command = [sys.executable, "-m", "scripts", "serve", "base:tiny", "--workspace", str(workspace.path), "--port",
                str(port), "--rows", str(rows), "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

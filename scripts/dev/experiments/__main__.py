@@ -19,10 +19,11 @@ import torch
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core.jobs import control
-from core.jobs.job import Job, create_job, load_job
+from core.jobs.job import Job, load_job
 from core.jobs.state import JobState
 from core.library import certificate
 from core.submission import job_chains
+from core.submission.jobs import submit
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, DONE, FAILED, USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
@@ -82,7 +83,7 @@ def _prepare(workspace: Workspace) -> None:
     ]
     for verb, options, is_present in steps:
         if not is_present:
-            _finish(create_job(workspace, verb, options))
+            _finish(*submit(workspace, verb, options))
 
 
 def _try(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
@@ -92,12 +93,14 @@ def _try(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
     options: ExtendOptions = trial.extension(seed)
     if options.extension not in workspace.list_extensions():
-        _finish(create_job(workspace, "extend", options))
+        _finish(*submit(workspace, "extend", options))
     if trial.recipe:
         _break(workspace, trial, seed)
         return
-    job = (load_job(workspace, name) if name in workspace.list_runs()
-           else create_job(workspace, "train", trial.training(seed), job_id=name))
+    if name in workspace.list_runs():
+        job = load_job(workspace, name)
+    else:
+        [job] = submit(workspace, "train", trial.training(seed), name=name, certificate=False)
     state, used = _finish(job)
     results.of(trial.name, seed, state, used).write(job.directory)
 

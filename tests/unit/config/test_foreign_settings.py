@@ -71,6 +71,16 @@ def test_presets_of_lisan_are_not_translated(preset: Path) -> None:
     assert not foreign_settings.is_foreign(yaml.safe_load(preset.read_text("utf-8")))
 
 
+def test_a_value_that_is_not_used_is_told() -> None:
+    keys = {entry.key: entry.here for entry in foreign_settings.translate({"training": {
+        "max_epochs": None, "num_train_epochs": 20, "epochs": 30, "max_steps": -1, "optim": "lion"}}).keys}
+    assert keys["training.max_epochs"] == "not a value of `max_epochs` here"
+    assert keys["training.num_train_epochs"] == "passes over the clips"
+    assert keys["training.epochs"] == "`max_epochs` is set by another key"
+    assert keys["training.max_steps"] == "not a value of `steps` here"
+    assert keys["training.optim"] == "not a value of `optimizer` here"
+
+
 def test_early_stopping_that_is_off_stays_off() -> None:
     values = {"training": {"early_stopping": False, "patience": 50, "learning_rate": 1e-4}}
     assert foreign_settings.translate(values).options["patience"] == 0
@@ -106,7 +116,7 @@ def test_a_script_runs_by_its_path_from_any_folder(script: str, tmp_path: Path) 
     done = subprocess.run([sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"python -m scripts.{script}" in done.stdout
+    assert f"python -m scripts {script}" in done.stdout
 
 
 def test_pairs_of_prompt_and_target_are_read_by_their_target(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from config.languages import (
     find_languages,
     language_name,
     language_title,
+    script_doubt,
 )
 from config.loading import parse_options
 from config.schema import PrepareOptions
@@ -99,3 +100,21 @@ def test_native_names_are_of_known_codes_and_are_codes_of_them() -> None:
     assert code_of("አማርኛ") == "am"
     assert language_title("am") == "Amharic · አማርኛ (am)"
     assert find_languages("qqqqqq") == find_languages("a") == []
+
+
+@pytest.mark.parametrize("texts", [
+    ("wa ábí ngá moyi ω ε ɔ", "bε sεrε ωra"), ("lέkεrέ la nω", "Εbε na Εbεkε"), ("aβa θuθi", "Ωra δaγ"),
+    ("mbεtε",)])
+@pytest.mark.parametrize("code", ["mdw", "x-mine", "ln"])
+def test_greek_letters_that_look_like_no_latin_one_belong_to_an_orthography(code: str, texts: tuple[str, ...]) -> None:
+    assert script_doubt(code, texts) == ""
+
+
+@pytest.mark.parametrize(("code", "texts", "named"), [
+    ("mdw", ("wa mοyi", ), "the Greek letter ο (U+03BF) in 'mοyi'"),  # an omicron
+    ("mdw", ("Εnglish na wa",), "the Greek letter Ε (U+0395) in 'Εnglish'"),  # no small epsilon anywhere
+    ("el", ("η μητέρα lέει",), "the Latin letter l (U+006C) in 'lέει'"),
+    ("mdw", ("bε na", "bɛ na"), "one letter is written in two ways: ε (U+03B5) in 'bε na', ɛ (U+025B) in 'bɛ na'"),
+    ("sw", ("yаko",), "the Cyrillic letter а (U+0430) in 'yаko'")])
+def test_letters_that_look_alike_are_asked_about(code: str, texts: tuple[str, ...], named: str) -> None:
+    assert named in script_doubt(code, texts)

@@ -24,7 +24,7 @@ from core.library.learning import SentenceHealth
 from core.speech import audiobook
 from core.speech.audiobook import Cue
 from core.submission import requirements
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements
 from core.text import manuscript
 from core.workspace import Workspace
 from data.books.reading import read_book

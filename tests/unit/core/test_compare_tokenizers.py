@@ -16,7 +16,7 @@ from config.loading import parse_options
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import compare_tokenizers, tokenizer
 from core.model import loading
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.text import script_coverage, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES
 from core.text.tokenizer_comparison import (
@@ -205,10 +205,10 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be read"):
         compared(ready, tmp_path, text=str(tmp_path / "none.txt"))
     with pytest.raises(UserError, match="There is no text"):
-        requirements.check_requirements(ready, "compare_tokenizers",
+        check_requirements(ready, "compare_tokenizers",
                                         CompareTokenizersOptions(dataset="somali", text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="There is no dataset named 'nosuch'"):
-        requirements.check_requirements(ready, "compare_tokenizers", CompareTokenizersOptions(dataset="nosuch"))
+        check_requirements(ready, "compare_tokenizers", CompareTokenizersOptions(dataset="nosuch"))
     (tmp_path / "lab.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match=r"lab\.json could not be read"):
         TokenizerComparison.load(tmp_path)

@@ -101,7 +101,7 @@ def test_no_file_of_the_workspace_holds_the_token(
 
 def test_the_command_line_tells_progress_and_the_result(served: LoopbackHub, workspace: Workspace) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.download", "--workspace", str(workspace.path), "--model", "chatterbox",
+        [sys.executable, "-m", "scripts", "download", "--workspace", str(workspace.path), "--model", "chatterbox",
          "--variant", "multilingual-v3", "--save-as", "mine", "--json",
          "--no-probe", *(word for name in FILES for word in ("--accept-unknown", name))],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,

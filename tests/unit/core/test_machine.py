@@ -15,7 +15,7 @@ from ui import layout
 
 @pytest.mark.parametrize(("environment", "name", "address", "note"), [
     ({"LIGHTNING_CLOUDSPACE_HOST": "01abc.cloudspaces.litng.ai", "LIGHTNING_CLOUD_SPACE_ID": "01abc"},
-     "Lightning studio", "https://7860-01abc.cloudspaces.litng.ai", "scripts.lightning install"),
+     "Lightning studio", "https://7860-01abc.cloudspaces.litng.ai", "scripts lightning install"),
     ({"LIGHTNING_CLOUD_SPACE_ID": "01abc"}, "Lightning studio", "https://7860-01abc.cloudspaces.litng.ai",
      "jobs go on"),
     ({"COLAB_RELEASE_TAG": "release"}, "Colab", "", "serve_kernel_port_as_window(7860)"),

@@ -266,7 +266,7 @@ def test_a_changed_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
     [check] = machine_check.check_models(tmp_path)
     assert check.result == "fail"
     assert "t3.safetensors" in check.found
-    assert "scripts.download" in check.hint
+    assert "scripts download" in check.hint
 
 
 def test_a_lost_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:

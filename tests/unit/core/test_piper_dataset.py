@@ -18,7 +18,7 @@ from config.errors import UserError
 from config.schema import Options, PiperDatasetOptions, SynthesizeOptions
 from core import piper_dataset
 from core.jobs.reporter import StopRequested
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from models.base import RecognitionScore
 from scripts import export

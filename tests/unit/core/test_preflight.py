@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from config.errors import UserError
-from config.schema import PreflightOptions, TrainOptions
+from config.schema import PreflightOptions, TrainOptions, about
 from core import preflight, train
 from core.jobs.verbs import read_preset
 from core.model.loading import load_extension
@@ -271,12 +271,22 @@ def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], 
     assert not said or str(changes["adapter"]) in said[0]
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"scope": "rows"}, True), ({"scope": "full"}, True), ({"scope": "gated"}, False),
+    ({"scope": "full", "full_trainable": "adapters"}, False)])
+def test_a_rank_in_the_conditioner_without_adapters_is_told(changes: dict[str, object], told: bool) -> None:
+    options = TrainOptions.model_validate({"adapter_rank_conditioner": 8, **changes})
+    said = [line for line in run_plan.unused_option_warnings(options) if "voice conditioner has no effect" in line]
+    assert bool(said) is told
+
+
 @pytest.mark.parametrize("scope", ["gated", "rows"])
 def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) -> None:
     odd = {"full_trainable": "heads", "layer_lr": 1e-4, "head_lr": 1e-3, "layer_lr_decay": 0.5, "distillation": 1.0,
            "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
            "replay_datasets": "mine", "replay_texts": "/texts.txt"}
-    assert set(odd) == set(run_plan.FULL_ONLY)
+    fields = TrainOptions.model_fields.items()
+    assert set(odd) == {name for name, field in fields if about(field, "scope") == "full"}
     (said,) = run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": scope, **odd}))
     assert [name for name in odd if f"({name} " not in said] == []
     assert said.startswith(f"Scope {scope!r} does not change the base, so these have no effect: ")

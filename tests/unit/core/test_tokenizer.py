@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
 from config.schema import TokenizerOptions
@@ -19,6 +20,7 @@ from data import manifest
 from data.front_end import FrontEnd
 from data.manifest import ManifestClip
 from data.normalisers import normalise
+from tests.unit.outside import by_command
 from tests.unit.small_data import AMHARIC, SOMALI, Recorder, SmallFamily, base
 
 ALGORITHMS = ("bpe", "sentencepiece")
@@ -196,4 +198,51 @@ def test_the_parts_one_by_one_make_the_same_tokenizer(ready: Workspace) -> None:
 def test_merging_before_learning_is_refused(ready: Workspace) -> None:
     with pytest.raises(UserError, match=r"new\.pieces\.json") as caught:
         tokenizer.run(options("somali").model_copy(update={"part": "merge"}), ready, Recorder())
-    assert "scripts.tokenizer train" in caught.value.hint
+    assert "scripts tokenizer train" in caught.value.hint
+
+
+@pytest.mark.parametrize("code", ["tr-tr", "az-latn", "tur", "crh", "kaa-latn", "azj-latn-az"])
+def test_a_dotless_i_is_a_letter_of_its_own_and_no_second_dot_is_one(ready: Workspace, code: str) -> None:
+    write(ready, "turkic", code, ("IŞIK İZMİR", "Isparta ırmağı", "ılık İyi", "kırmızı"))
+    assert by_command(ready, "tokenizer", "--model", "tiny", "--dataset", "turkic", "--tokenizer", "new")[0] == 0
+    report = TokenizerReport.load(ready.tokenizer("new"))
+    assert "ı" in report.characters_added
+    assert "\u0307" not in (*report.characters_added, *report.characters_reused)
+    front_end = FrontEnd.load(ready.tokenizer("new"))
+    assert front_end.normalise("IĞDIR İli", code) == "ığdır ili"
+
+
+@pytest.mark.parametrize("code", ["uz", "uz-uz", "uz-latn", "uzn"])
+def test_six_spellings_of_an_apostrophe_are_one_letter(ready: Workspace, code: str) -> None:
+    write(ready, "uzbek", code, tuple(f"bo{sign}lim og{sign}ir" for sign in "\u02bb\u02bc\u2018\u2019'`"))
+    assert by_command(ready, "tokenizer", "--model", "tiny", "--dataset", "uzbek", "--tokenizer", "new")[0] == 0
+    report = TokenizerReport.load(ready.tokenizer("new"))
+    assert {*report.characters_added, *report.characters_reused} == set("bo'limgr")
+
+
+@pytest.mark.parametrize("scheme", ["words", "letters", "bytes", "wordlevel"])
+def test_a_tokenizer_of_ones_own_keeps_its_pieces_whatever_their_ids(ready: Workspace, tmp_path: Path,
+                                                                   scheme: str) -> None:
+    path = tmp_path / "own.json"
+    maker = Tokenizer(models.WordLevel(unk_token="?") if scheme == "wordlevel" else models.BPE(unk_token="?"))
+    maker.pre_tokenizer = pre_tokenizers.ByteLevel() if scheme == "bytes" else pre_tokenizers.Whitespace()
+    trainer = (trainers.WordLevelTrainer if scheme == "wordlevel" else trainers.BpeTrainer)(
+        vocab_size=80, show_progress=False, special_tokens=["?", "[start]"])
+    maker.train_from_iterator(SOMALI, trainer)
+    content = json.loads(maker.to_str())
+    if scheme == "letters":  # a gap in the ids, as after pieces were removed
+        content["model"]["vocab"] = {piece: 3 * row for piece, row in content["model"]["vocab"].items()}
+        for token in content["added_tokens"]:
+            token["id"] *= 3
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    code, warnings = by_command(ready, "tokenizer", "--model", "tiny", "--dataset", "somali", "--tokenizer", "new",
+                                "--tokenizer-file", str(path))
+    if scheme in ("bytes", "wordlevel"):
+        assert code == 1
+        assert f"{path.name} is a " in warnings
+        return
+    assert code == 0, warnings
+    front_end, report = FrontEnd.load(ready.tokenizer("new")), TokenizerReport.load(ready.tokenizer("new"))
+    assert report.base_unchanged
+    assert report.merges_learned > 10
+    assert min(token.id for token in front_end.added_tokens()) == base().size

@@ -23,7 +23,7 @@ from config.schema import PrepareOptions
 from core import prepare, train
 from core.jobs.reporter import StopRequested
 from core.model.loading import TTSModel, load_extension
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import dataloader
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -203,10 +203,10 @@ def test_training_with_variants_that_were_never_made_is_refused_when_it_is_asked
     monkeypatch.setattr(workspace.__class__, "extension", lambda self, name: self.path)
     options = train_options(dataset="d", augmentation=0.5)
     with pytest.raises(UserError, match="'d' was prepared without variants") as caught:
-        requirements.check_requirements(workspace, "train", options)
+        check_requirements(workspace, "train", options)
     assert "--variants 2" in caught.value.hint
     prepared(source, workspace, variants=2)
-    assert requirements.check_requirements(workspace, "train", options) == ()
+    assert check_requirements(workspace, "train", options) == ()
 
 
 @pytest.fixture(scope="module")

@@ -50,10 +50,11 @@ def test_languages_have_normalisers() -> None:
 
 
 @pytest.mark.parametrize(("codes", "kind"), [
-    (("tr", "tr-TR", "tr_TR", "az", "az-Latn", "az-Latn-AZ", "crh", "crh-Latn", "gag", "kaa-Latn", "tt-Latn"),
-     "turkic"),
-    (("az-Cyrl", "crh-Cyrl", "az-Arab", "tt-Cyrl", "fa-IR", "xx"), "generic"),
-    (("am", "am-ET", "ti-ER", "om-Ethi"), "ethiopic"), (("uz", "uz-UZ", "uz-Latn"), "uzbek"),
+    (("tr", "tr-TR", "tr_TR", "az", "az-Latn", "az-Latn-AZ", "crh", "crh-Latn", "gag", "kaa-Latn", "tt-Latn", "tur",
+      "tur-Latn", "azj-latn"), "turkic"),
+    (("az-Cyrl", "crh-Cyrl", "az-Arab", "tt-Cyrl", "azb", "uzn-Cyrl", "fa-IR", "xx"), "generic"),
+    (("am", "am-ET", "ti-ER", "om-Ethi", "amh", "tir-ER"), "ethiopic"),
+    (("uz", "uz-UZ", "uz-Latn", "uzn", "uzb-uz"), "uzbek"),
     (("sw", "sw-KE", "sr-Latn", "en-GB"), "latin")])
 def test_region_and_script_keep_the_rules_of_a_language(codes: tuple[str, ...], kind: str) -> None:
     assert {code: for_language(code) for code in codes} == dict.fromkeys(codes, kind)
@@ -68,7 +69,7 @@ def test_a_capital_i_with_a_dot_gives_no_second_dot(name: str) -> None:
         name.startswith("indextts2-new"))
 
 
-@pytest.mark.parametrize("sign", "'`\u2018\u2019\u02bb\u02bc")
+@pytest.mark.parametrize("sign", "'`\u2018\u2019\u201b\u02bb\u02bc")
 def test_the_apostrophes_of_uzbek_are_one(sign: str) -> None:
     assert normalise(f"O{sign}zbekiston go{sign}zal", for_language("uz-Latn")) == "o'zbekiston go'zal"
     assert normalise("Hawaiʻi", for_language("haw")) == "hawaiʻi"  # a consonant there

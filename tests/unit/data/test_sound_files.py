@@ -21,6 +21,7 @@ from core import prepare
 from core.library.segments import Segments
 from core.workspace import Workspace
 from data import ffmpeg_audio
+from data.channels import ChannelStatistics
 from data.measures import measure
 from data.sound_files import cut_to_flac, examine, read_blocks, read_samples, read_sound
 from tests.unit.outside import RATE, by_command, encoded, joined, needs_ffmpeg, prepared, speech, text
@@ -146,6 +147,17 @@ def test_the_content_counts_and_not_the_suffix(ready: Workspace, tmp_path: Path)
         "0": ".flac", "1": ".flac", "2": ".mp3"}
 
 
+@needs_ffmpeg
+@pytest.mark.parametrize("kept", [40, 150])
+def test_an_mp3_without_a_whole_frame_is_said_to_be_cut_off(tmp_path: Path, kept: int,
+                                                            capfd: pytest.CaptureFixture[str]) -> None:
+    path = encoded(tmp_path / "a.mp3", speech(0), "-write_xing", "0", "-id3v2_version", "0", "-b:a", "64k")
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match="a.mp3 could not be read as audio: it ends before its first frame of MP3 does"):
+        read_sound(path)
+    assert "mpg123" not in capfd.readouterr().err
+
+
 def test_what_is_no_sound_is_named_by_what_it_is(tmp_path: Path) -> None:
     contents = {"Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
                 "web page": b"\n<!DOCTYPE html><html></html>", "ZIP archive": b"PK\x03\x04rest", "empty": b""}
@@ -235,6 +247,23 @@ def test_one_voice_in_two_channels_is_kept_however_they_are_made(
     assert ("offset" in kinds) == (offset != 0)
     if layout == "both" and polarity == -1 and delay == 0:
         assert "channels" in kinds
+
+
+@settings(max_examples=60, deadline=None)
+@given(gains=st.lists(st.sampled_from([0.0, 1.0, -1.0, 0.5, -0.5, 0.3, -0.3, 0.05]), min_size=1, max_size=8)
+       .filter(lambda gains: max(map(abs, gains)) >= 0.3), data=st.data())
+def test_one_voice_in_any_channels_is_never_cancelled(gains: list[float], data: st.DataObject) -> None:
+    """At any gain, polarity and constant offset of each channel; some are silent."""
+    offsets = data.draw(st.lists(st.sampled_from([0.0, 0.2, -0.1]), min_size=len(gains), max_size=len(gains)))
+    voice = speech(0)[:RATE]
+    noise = 1e-4 * np.random.default_rng(0).standard_normal((len(voice), len(gains)))
+    samples = (voice[:, None] * np.array(gains) + np.array(offsets) + noise).astype(np.float32)
+    statistics = ChannelStatistics(len(gains), RATE)
+    statistics.add(samples)
+    waveform = statistics.downmix().apply(samples)
+    assert abs(np.corrcoef(waveform, voice)[0, 1]) > 0.95
+    assert waveform.std() > 0.3 * max(map(abs, gains)) * voice.std()
+    assert abs(waveform.mean()) < 2e-3
 
 
 def test_two_speakers_are_named_and_one_voice_in_two_microphones_is_not(tmp_path: Path) -> None:

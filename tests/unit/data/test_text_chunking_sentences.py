@@ -9,6 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from icu4py.breakers import SentenceBreaker, WordBreaker
 
 from data.text_chunking import split_sentences, split_text
@@ -45,7 +47,9 @@ def test_golden_cases_of_sentencex_and_pysbd() -> None:
 @pytest.mark.parametrize(("language", "text"), [
     ("de", "Was folgt aus der Abstimmung vom 12. Juni für uns?"), ("de", "Es gibt z. B. Äpfel, d. h. Obst."),
     ("da", "Der er f. eks. Danmark i dag."), ("no", "Vi har f. eks. Norge og bl.a. Oslo kl. 5 i dag."),
-    ("en", "At 5 p.m. he left."), ("it", "Ho visto il sig. Rossi ieri."), ("ru", "Он живёт на ул. Мира в доме 5."),
+    ("en", "At 5 p.m. he left."), ("en", "We met Ms. Smith and Br. Tuck near Ft. Worth."),
+    ("en", "See vol. 2, ch. 5 and figs. 3 to 7, approx. 30 pages, on Rte. 66."),
+    ("it", "Ho visto il sig. Rossi ieri."), ("ru", "Он живёт на ул. Мира в доме 5."),
     ("sv", "T.ex. Sverige och bl.a. Norge."), ("tr", "Ali vb. Kişiler geldi."), ("am", "አቶ አ. ከበደ መጣ።"),
     ("ti", "ኣይተ ገ. ሃይለ መጺኡ።"),
     ("it", "Nel 44 a.C. Cesare morì."), ("it", "Nel 14 d. C. Augusto morì."), ("it", "Vedi pag. Rossi."),
@@ -73,7 +77,7 @@ def test_what_is_one_sentence_stays_one(language: str, text: str) -> None:
     ("it", ["Morì nel 44 a.C.", "Il figlio visse."]), ("fr", ["Né en 100 av. J.-C.", "Il est mort."]),
     ("pl", ["Był to 1995 r.", "Zmarł w Łodzi."]), ("ru", ["Он помог им.", "Потом ушёл."]),
     ("cs", ["Má psy atd.", "Pak odešel."]), ("no", ["Han sa no.", "Det var fint."]),
-    ("so", ["He said no.", "He left."]),
+    ("so", ["He said no.", "He left."]), ("en", ["He read the first vol.", "She left in 1990."]),
 ])
 def test_an_abbreviation_ends_a_sentence_before_a_word_that_begins_one(language: str, sentences: list[str]) -> None:
     assert split_sentences(" ".join(sentences), language=language) == sentences
@@ -138,17 +142,21 @@ def test_nothing_is_lost_and_no_cut_is_within_a_word_of_icu(language: str) -> No
 QUOTATIONS = re.compile("[«»“”„‹›\"「」『』]")
 
 
-@pytest.mark.parametrize("limit", [20, 45, 60, 120])
-def test_a_long_sentence_is_cut_at_no_place_that_ends_none(limit: int) -> None:
-    """At any limit: what is called the end of a sentence is one by `split_sentences`, or lies in a quotation."""
-    for case in map(json.loads, GOLDEN.read_text("utf-8").splitlines()):
-        wanted = ends(split_sentences(case["text"], language=case["language"]))
-        chunks = split_text(case["text"], limit, len, word_limit=1000, language=case["language"])
-        assert letters("".join(chunk.text for chunk in chunks)) == letters(case["text"])
-        false = {place for place, chunk in zip(accumulate(len(letters(chunk.text)) for chunk in chunks), chunks,
-                                               strict=True) if chunk.boundary == "sentence"} - wanted
-        for place in false:
-            assert QUOTATIONS.search(letters(case["text"])[:place]), (case["text"], place)
+CASES = [json.loads(line) for line in GOLDEN.read_text("utf-8").splitlines()]
+
+
+@settings(max_examples=600, deadline=None)
+@given(case=st.sampled_from(CASES), limit=st.integers(8, 300), times=st.integers(1, 3))
+def test_a_long_sentence_is_cut_at_no_place_that_ends_none(case: dict[str, str], limit: int, times: int) -> None:
+    """At any length and limit: the end of a sentence is one by `split_sentences`, or lies in a quotation."""
+    text = "\n\n".join([case["text"]] * times)
+    wanted = ends(split_sentences(text, language=case["language"]))
+    chunks = split_text(text, limit, len, word_limit=1000, language=case["language"])
+    assert letters("".join(chunk.text for chunk in chunks)) == letters(text)
+    false = {place for place, chunk in zip(accumulate(len(letters(chunk.text)) for chunk in chunks), chunks,
+                                           strict=True) if chunk.boundary == "sentence"} - wanted
+    for place in false:
+        assert QUOTATIONS.search(letters(text)[:place]), (text, place)
 
 
 @pytest.mark.parametrize("limit", [30, 45, 60, 120, 200])

@@ -57,6 +57,9 @@ def test_a_text_without_signs_stays_as_it_is(sentence: str) -> None:
                                                                      "They painted the old door."),
     ("Please <break time=\"1s\"/> wait.", "Please wait."), ("<unk> The train.", "The train."),
     ("&lt;i&gt;So&lt;/i&gt; it is", "So it is"), ("00:05 hello there", "hello there"),
+    ("((unclear)) he went", "he went"), ("[[laugh]] he [[door]] went", "he went"), ("he {{pause:0.5}} went", "he went"),
+    ("he went [inaudible 00:01:02]", "he went"), ("(crosstalk 01:02.5) he went", "he went"),
+    ("MAN #1: stop it", "stop it"), ("Speaker #2: go on", "go on"),
 ])
 def test_labels_and_other_signs(words: str, spoken: str) -> None:
     assert signs(words)

@@ -94,7 +94,7 @@ def test_a_long_recording_with_its_text_is_sent_to_the_alignment(tmp_path: Path)
     (tmp_path / "talk.txt").write_text("ሰላም ለሁሉም\n" * 20)
     with pytest.raises(UserError, match=r"talk lasts 90\.0 s, 30 s or less are wanted") as caught:
         validate(import_source(tmp_path), "ethiopic")
-    assert "Long recordings on the Data tab, or python -m scripts.align" in caught.value.hint
+    assert "Long recordings on the Data tab, or python -m scripts align" in caught.value.hint
 
 
 def test_texts_that_are_missing_are_not_blamed_on_the_audio(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -23,13 +22,12 @@ from core.jobs.events import CheckpointSaved, Journal, Skipped, append_event
 from core.jobs.job import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
+from core.submission import jobs
 from core.workspace import Workspace
 from data import manifest
-from scripts import __main__ as listing
 from scripts import command, pin_checkpoint, review, rules
 from scripts import jobs as scripts_jobs
 from scripts.command import USAGE_ERROR
-from tests.repository.test_readme import help_of
 from tests.unit import fake_verbs
 from tests.unit.live_jobs import PATIENCE_S, running, train, until
 from ui import form
@@ -91,7 +89,7 @@ def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk; every certificate passes."""
     monkeypatch.setattr(worker, "_import_verb", lambda name, verbs: fake_verbs.train if name == "train" else (
         lambda *_given: {"certificate": "passed"}))
-    monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
+    monkeypatch.setattr(jobs, "check_job", lambda *_asked: ())
 
 
 def invoke(workspace: Workspace, *arguments: str) -> int:
@@ -241,7 +239,7 @@ def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Pat
 def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
     assert invoke(workspace, "--extension", "wrong", "--name", "mine") == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"To resume: python -m scripts.train --workspace {workspace.path} --resume mine"
+    assert last == f"To resume: python -m scripts train --workspace {workspace.path} --resume mine"
     with pytest.raises(SystemExit, match="2"):
         invoke(workspace, "--resume", "mine", "--name", "other")
     where = ["--workspace", str(workspace.path), "--resume"]
@@ -258,8 +256,8 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
 def test_a_verb_without_resume_is_resumed_by_the_command_for_jobs(workspace: Workspace):
     job = create_job(workspace, "extend", schema.ExtendOptions(), job_id="other")
     said = command.resume_command(job).split()
-    assert said[:3] == ["python", "-m", "scripts.jobs"]
-    given = scripts_jobs.build_parser().parse_args(said[3:])
+    assert said[:4] == ["python", "-m", "scripts", "jobs"]
+    given = scripts_jobs.build_parser().parse_args(said[4:])
     assert (given.do, given.job, given.workspace) == ("resume", "other", str(workspace.path))
 
 
@@ -278,7 +276,7 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
         raise fault
 
     monkeypatch.setattr(worker, "_import_verb", lambda name, verbs: refuse)
-    monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
+    monkeypatch.setattr(jobs, "check_job", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
     assert command.run_verb(verb, [*where, *(["--segments", "talks"] if verb == "transcribe" else [])]) == 1
     assert ("To resume: " in capsys.readouterr().out) is offered
@@ -299,7 +297,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
         "import sys; from core.jobs import worker\n"
         "from scripts import command; from tests.unit import fake_verbs\n"
         "worker._import_verb = lambda name, verbs: fake_verbs.train\n"
-        "command.check_requirements = lambda *given: ()\n"
+        "from core.submission import jobs; jobs.check_job = lambda *given: ()\n"
         "sys.exit(command.run_verb('train', sys.argv[1:]))"
     )
     process = subprocess.Popen(
@@ -312,7 +310,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == worker.STOPPED
-    assert "Saved at step 7.\nTo resume: python -m scripts.train " in said
+    assert "Saved at step 7.\nTo resume: python -m scripts train " in said
     assert said.endswith("--resume mine\n")
     assert control.read_state(job).status == "stopped"
 
@@ -357,16 +355,8 @@ def test_what_is_left_out_was_made_last_and_nothing_is_the_demos(workspace: Work
 def test_the_help_of_a_verb_ends_with_an_example_that_works(verb: str):
     parser = command.build_parser(verb)
     [line] = [line for line in parser.format_help().splitlines() if line.startswith("Example: ")]
-    words = shlex.split(line.removeprefix(f"Example: python -m scripts.{verb} "))
+    words = shlex.split(line.removeprefix(f"Example: python -m scripts {verb} "))
     parse_options(VERBS[verb].options, given_values(parser.parse_args(words), VERBS[verb].options))
-
-
-def test_all_commands_are_listed_by_task(capsys: pytest.CaptureFixture[str]):
-    listing.main()
-    listed = set(re.findall(r"python -m scripts\.(\w+)", capsys.readouterr().out))
-    texts = {path.stem: path.read_text("utf-8") for path in (ROOT / "scripts").glob("*.py")}
-    programs = {name for name, text in texts.items() if "__main__" in text and "This file is not a command" not in text}
-    assert listed == programs - {"__main__", "install", "lightning"}  # the last two prepare a machine
 
 
 def test_options_are_in_the_groups_of_the_form():
@@ -374,14 +364,6 @@ def test_options_are_in_the_groups_of_the_form():
     places = [text.index(f"\n{group.lower()}:\n") for group in schema.GROUPS[1:]]  # the first is of `prepare`
     assert places == sorted(places)
     assert text.index("--adapter-rank", places[2]) < places[3]
-
-
-def test_every_verb_has_its_script():
-    for verb in VERBS:
-        assert f"python -m scripts.{verb}" in help_of("-m", f"scripts.{verb}")
-    done = subprocess.run([sys.executable, "-m", "scripts.train", "--help"], cwd=ROOT, capture_output=True, text=True,
-                          check=False)
-    assert (done.returncode, done.stdout.split()) == (0, help_of("-m", "scripts.train").split())
 
 
 def test_a_job_that_was_skipped_is_listed_in_the_words_of_the_page(workspace: Workspace,

@@ -49,7 +49,7 @@ def test_what_was_asked_wrongly_ends_with_2_and_begins_nothing(workspace: Worksp
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_script_ends_the_same_way(path: Path) -> None:
-    assert path.read_text().rstrip().splitlines()[-1].startswith(("    exit_with(", "    run_script("))
+    assert path.read_text().rstrip().splitlines()[-1].startswith("    exit_with(")
 
 
 def unread(*command: str) -> tuple[int, str]:
@@ -65,7 +65,7 @@ def unread(*command: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("words", [["jobs", "list"], ["rules"]], ids=" ".join)
 def test_a_reader_that_goes_ends_a_command_quietly(workspace: Workspace, words: Sequence[str]) -> None:
-    assert unread("-m", f"scripts.{words[0]}", *words[1:], "--workspace", str(workspace.path)) == (141, "")
+    assert unread("-m", "scripts", words[0], *words[1:], "--workspace", str(workspace.path)) == (141, "")
 
 
 def test_a_reader_that_stops_in_the_middle_ends_a_command_quietly(workspace: Workspace) -> None:
@@ -73,8 +73,8 @@ def test_a_reader_that_stops_in_the_middle_ends_a_command_quietly(workspace: Wor
         journal = Journal(create_job(workspace, "download", DownloadOptions()).journal)
         journal.append(Failed("m" * 9000))
         journal.close()
-    with subprocess.Popen([sys.executable, "-m", "scripts.jobs", "list", "--workspace", str(workspace.path)], cwd=ROOT,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "scripts", "jobs", "list", "--workspace", str(workspace.path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(6) == "failed"
@@ -85,7 +85,7 @@ def test_a_reader_that_stops_in_the_middle_ends_a_command_quietly(workspace: Wor
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_output_is_no_fault(workspace: Workspace, closed: str) -> None:
-    command = shlex.join([sys.executable, "-m", "scripts.jobs", "list", "--workspace", str(workspace.path)])
+    command = shlex.join([sys.executable, "-m", "scripts", "jobs", "list", "--workspace", str(workspace.path)])
     done = subprocess.run(["sh", "-c", f"{command} {closed}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -95,7 +95,7 @@ def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
         "from core.jobs import worker; from scripts import command\n"
         "from scripts.command import exit_with; from tests.unit import fake_verbs\n"
         "worker._import_verb = lambda name, verbs: fake_verbs.train\n"
-        "command.check_requirements = lambda *given: ()\n"
+        "from core.submission import jobs; jobs.check_job = lambda *given: ()\n"
         f"exit_with(command.run_verb, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick',\n"
         "    '--dataset', 'none', '--steps', '3', '--device', 'cpu', '--name', 'mine', '--no-certificate', '--json'])")
     assert unread("-c", script) == (0, "")

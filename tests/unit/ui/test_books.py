@@ -15,7 +15,7 @@ from core.jobs.events import Event, Failed, Finished, Progress, Queued, Started,
 from core.jobs.job import Job, create_job
 from core.jobs.state import JobReader
 from core.sources import source_preview
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from tests.books import plain_book
 from ui import books, media, web_surface

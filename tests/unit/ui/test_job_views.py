@@ -541,7 +541,7 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
 @pytest.mark.parametrize(("given", "shown"), [
     ("or accept them as they are (--any-script).", "or accept them as they are (“Accept any script”)."),
     ("with --add-to mine it will hold both.", "with “Add to”: mine it will hold both."),
-    ("Start a new run: python -m scripts.train --init-from run:x@400. Nothing was changed.",
+    ("Start a new run: python -m scripts train --init-from run:x@400. Nothing was changed.",
      "Start a new run: Train tab, “Initialise from run”: run:x@400. Nothing was changed."),
     ("Give one: --text TEXT.", "Give one: “Text”."),
     ("Leave --folder and --save-as out.", "Leave “Folder” and “Name in the workspace” out."),
@@ -549,15 +549,15 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
     ("Read them, then accept them (--accept-licence A --accept-licence B-1.0; on the page: tick the box).",
      "Read them, then accept them (tick the box)."),
     ("Give --models base:tiny --models run:ID.", "Give “Models”: base:tiny, “Models”: run:ID."),
-    ("Get it first: Model tab, or python -m scripts.download.", "Get it first: Model tab."),
-    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.",
+    ("Get it first: Model tab, or python -m scripts download.", "Get it first: Model tab."),
+    ("It is there: Storage tab, or python -m scripts storage restore model:v2.1.",
      "It is there: Storage tab (under System)."),
-    ("cut it: Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe.",
+    ("cut it: Long recordings on the Data tab, or python -m scripts segment and scripts transcribe.",
      "cut it: Long recordings on the Data tab."),
-    ("Evaluate again: python -m scripts.evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),
-    ("with --max-clip-s 10 (scripts.segment or scripts.align; on the page: Long recordings), and prepare those.",
+    ("Evaluate again: python -m scripts evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),
+    ("with --max-clip-s 10 (scripts segment or scripts align; on the page: Long recordings), and prepare those.",
      "with “Maximum clip length (s)”: 10 (Long recordings), and prepare those."),
-    ("Get it again: python -m scripts.download --model tiny --save-as mine",
+    ("Get it again: python -m scripts download --model tiny --save-as mine",
      "Get it again: Model tab, “Model”: tiny, “Name in the workspace”: mine"),
 ])
 def test_hints_on_the_page_name_fields_not_flags(given: str, shown: str) -> None:
@@ -576,7 +576,7 @@ def hints() -> Iterator[tuple[str, str]]:
             if isinstance(node, ast.JoinedStr | ast.Constant) and node not in inner and path.name != "verbs.py":
                 parts = node.values if isinstance(node, ast.JoinedStr) else [node]
                 text = "".join(str(part.value) if isinstance(part, ast.Constant) else "mine" for part in parts)
-                if re.search(r"--[a-z]{3}|\bscripts\.", text):
+                if re.search(r"--[a-z]{3}|\bscripts [a-z]", text):
                     yield f"{path.relative_to(root)}:{node.lineno}", text
 
 
@@ -587,5 +587,5 @@ def test_no_hint_of_the_source_shows_a_flag_or_command_of_a_field_on_the_page() 
         shown = job_views.on_page(text)
         assert not [flag for flag in re.findall(r"--[a-z][\w-]*", shown) if flag in job_views._titles_of_flags()], (
             where, shown)
-        assert not [verb for verb in re.findall(r"-m scripts\.(\w+)", shown) if verb in VERBS], (where, shown)
+        assert not [verb for verb in re.findall(r"-m scripts (\w+)", shown) if verb in VERBS], (where, shown)
         assert not re.search(r"tab, or (the|python)|” “|“[^”]*”: “|; on the page", shown), (where, shown)

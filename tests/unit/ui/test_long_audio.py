@@ -22,7 +22,7 @@ from core.library.segments import (
     write_clips,
 )
 from core.sources import source_preview
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from data.importers import import_source
 from ui import long_audio as page
@@ -120,16 +120,16 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
 def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path: Path) -> None:
     names = {"segments": "talks", "language": "am"}
     with pytest.raises(UserError, match="There is no source"):
-        requirements.check_requirements(workspace, "segment", SegmentOptions(source=str(tmp_path / "none"), **names))
+        check_requirements(workspace, "segment", SegmentOptions(source=str(tmp_path / "none"), **names))
     with pytest.raises(UserError, match="No source was given"):
-        requirements.check_requirements(workspace, "align", AlignOptions(**names))
+        check_requirements(workspace, "align", AlignOptions(**names))
     with pytest.raises(UserError, match="There is no text"):
-        requirements.check_requirements(workspace, "align",
+        check_requirements(workspace, "align",
                                         AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt"), **names))
     with pytest.raises(UserError, match="There is no set of segments named 'talks'"):
-        requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks"))
+        check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks"))
     write_segments(workspace)
-    assert requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
+    assert check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
 
 
 def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from core.jobs.state import JobState
 from core.submission import job_chains
+from core.submission.jobs import submit_certificate
 from core.workspace import Workspace
 from ui import start
 from ui.live import View
@@ -17,7 +18,7 @@ from ui.live import View
 @pytest.fixture
 def states(tmp_path: Path) -> tuple[JobState, ...]:
     """The chain of the demo as it runs, newest first."""
-    made = job_chains.create_chain(Workspace.open(tmp_path / "workspace"))
+    made = job_chains.submit_chain(Workspace.open(tmp_path / "workspace"), certificate=False)
     return tuple(reversed([JobState(job, status="running") for job in made]))
 
 
@@ -37,9 +38,9 @@ def test_a_running_chain_is_shown_before_a_newer_one_that_failed(tmp_path: Path)
 
     def chain(status: str, certificate: str) -> list[JobState]:
         """Newest first."""
-        made = job_chains.create_chain(workspace)
+        made = job_chains.submit_chain(workspace, certificate=False)
         first = [JobState(job, status=status) for job in reversed(made)]  # type: ignore[arg-type]
-        return [JobState(job_chains.create_certify_job(made[-1]), status=certificate), *first]  # type: ignore[arg-type]
+        return [JobState(submit_certificate(made[-1]), status=certificate), *first]  # type: ignore[arg-type]
 
     def shown(*newest_first: list[JobState]) -> list[JobState]:
         return list(reversed(start.chain_of([state for states in newest_first for state in states])))
@@ -54,7 +55,7 @@ def test_a_running_chain_is_shown_before_a_newer_one_that_failed(tmp_path: Path)
 
 def test_a_chain_says_that_its_model_can_be_used_when_it_is_trained(states: tuple[JobState, ...]) -> None:
     training = states[0]
-    waiting = JobState(job_chains.create_certify_job(training.job), status="waiting")
+    waiting = JobState(submit_certificate(training.job), status="waiting")
     usable = "You can use the trained model now."
     assert usable not in start.chain_view([training, waiting], "", None)
     assert usable in start.chain_view([replace(training, status="finished"), waiting], "", None)
@@ -81,7 +82,7 @@ def test_each_step_has_an_assessment_and_a_button(states: tuple[JobState, ...]) 
         "extend": {"new_rows": 81, "old_rows": 2454, "old_rows_equal": True},
         "certify": {"preservation": "unchanged"},
     }
-    chain = [*reversed(states), JobState(job_chains.create_certify_job(states[0].job))]
+    chain = [*reversed(states), JobState(submit_certificate(states[0].job))]
     finished = [replace(state, status="finished", result=results.get(state.verb)) for state in chain]
     shown = str(start.chain_view(finished, "", None))
     for assessment in ("16 files, ", "14 min of speech in 300 clips, 12 of them with findings.",

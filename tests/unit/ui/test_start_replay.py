@@ -7,7 +7,7 @@ import pytest
 from config.errors import UserError
 from config.schema import TokenizerOptions, TrainOptions
 from core.library import model_info
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from data import manifest
 from ui import form, start, verb_form
@@ -42,5 +42,5 @@ def test_an_empty_choice_is_none() -> None:
 
 def test_no_tokenizer_is_made_of_them(with_english: Workspace) -> None:
     with pytest.raises(UserError, match="'english' is in English .en., which the base model already speaks") as caught:
-        requirements.check_requirements(with_english, "tokenizer", TokenizerOptions(dataset="english", tokenizer="new"))
+        check_requirements(with_english, "tokenizer", TokenizerOptions(dataset="english", tokenizer="new"))
     assert "--replay-datasets english" in caught.value.hint

@@ -16,7 +16,7 @@ from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions
 from core.jobs.events import Step
 from core.jobs.job import create_job
 from core.jobs.state import JobState
-from core.library import model_info, records
+from core.library import model_info, presets, records
 from core.library.catalog import find_entry
 from core.submission import job_chains
 from core.workspace import Workspace
@@ -44,14 +44,12 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
     plain = job_chains.ChainOptions()
     stopping = replace(plain, train=plain.train.model_copy(update={"mismatch_action": "stop"}))
     assert job_chains.chain_steps(asked) == job_chains.chain_steps(stopping)
-    assert start.comparison_options(workspace, asked, "run-1") == job_chains.demo_options("compare",
-                                                                                          CompareOptions).model_copy(
-        update={"finetuned": "run:run-1"})
+    assert start.comparison_options(workspace, asked) == job_chains.demo_options("compare", CompareOptions)
 
 
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
-    preset = model_info.fit_preset("chatterbox", model_info.SpeechAmount(), (), "demo").options
+    preset = presets.fit("chatterbox", presets.SpeechAmount(), (), "demo").options
     assert asked.train == preset.model_copy(update={"mismatch_action": "stop"})
     steps = dict(job_chains.chain_steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
@@ -60,7 +58,7 @@ def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Wo
     chatterbox_world.write_model(workspace.models / "chatterbox")
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
     assert "download" not in dict(job_chains.chain_steps(asked))
-    pair = start.comparison_options(workspace, asked, "run-1")
+    pair = start.comparison_options(workspace, asked)
     assert (pair.base, pair.voice, pair.texts) == ("base:chatterbox", "", ())  # the demo's voices are not its
 
 
@@ -83,7 +81,8 @@ def settled(workspace: Workspace, states: Sequence[JobState], **chosen: str) -> 
 
 
 def chain(workspace: Workspace, *asked: str) -> list[JobState]:
-    return [JobState(job) for job in job_chains.create_chain(workspace, start.chain_options(workspace, *asked))]
+    options = start.chain_options(workspace, *asked)
+    return [JobState(job) for job in job_chains.submit_chain(workspace, options, certificate=False)]
 
 
 def test_a_reload_shows_what_the_newest_chain_learns(workspace: Workspace) -> None:
@@ -136,12 +135,12 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
         write_speech(workspace, name, hours)
         asked = start.chain_options(workspace, "chatterbox", "am", name, start.FULL)
         assert dict(job_chains.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
-        wanted = model_info.fit_preset("chatterbox", model_info.SpeechAmount(int(hours * 600), hours * 3600.0), (),
+        wanted = presets.fit("chatterbox", presets.SpeechAmount(int(hours * 600), hours * 3600.0), (),
                                        preset)
         assert asked.train == wanted.options.model_copy(update={"mismatch_action": "stop"})
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
         labels = [label for label, _ in start.length_choices(workspace, view)["choices"]]  # type: ignore[index]
-        assert labels[0].startswith(f"Preset {model_info.TITLES[preset]}: {asked.train.steps:,} steps")
+        assert labels[0].startswith(f"Preset {presets.TITLES[preset]}: {asked.train.steps:,} steps")
 
 
 def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) -> None:
@@ -151,8 +150,8 @@ def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) 
         return start.chain_options(workspace, "tiny", "am", dataset, start.FULL, states).extended
 
     assert (name(start.DEMO, ()), name("mine", ())) == ("tiny-am", "tiny-am")
-    made = job_chains.create_chain(workspace, start.chain_options(workspace, "tiny", "am", start.DEMO,
-                                                                  start.FULL))
+    made = job_chains.submit_chain(workspace, start.chain_options(workspace, "tiny", "am", start.DEMO,
+                                                                  start.FULL), certificate=False)
     (workspace.tokenizers / "tiny-am").mkdir(parents=True)
     states = tuple(JobState(job, status="finished") for job in made)
     assert name(start.DEMO, states) == "tiny-am"  # the same again
@@ -299,8 +298,8 @@ def test_the_button_and_the_card_name_language_and_dataset(workspace: Workspace)
 
 
 def test_a_dataset_being_prepared_is_shown_and_a_failed_one_leaves_its_fields(workspace: Workspace) -> None:
-    options = job_chains.ChainOptions(source="/somewhere", dataset="mine", language="sw", rules="")
-    states = [JobState(job, status="running") for job in job_chains.create_chain(workspace, options)]
+    options = job_chains.ChainOptions(source=str(workspace.path), dataset="mine", language="sw", rules="")
+    states = [JobState(job, status="running") for job in job_chains.submit_chain(workspace, options, certificate=False)]
     shown = settled(workspace, states)
     assert (shown["start_dataset"], shown["start_language"]) == ("mine", "sw")
     update = start.dataset_choices(workspace, View("start", shown, tuple(states)))

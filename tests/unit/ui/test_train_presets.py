@@ -12,7 +12,7 @@ import pytest
 
 from config.schema import ANY_STEPS, TrainOptions
 from core.jobs.gpus import Gpu
-from tests.unit.core.library.test_model_info_presets import world
+from tests.unit.core.library.test_presets import world
 from ui import train
 from ui.live import View
 from ui.page import Page

@@ -76,7 +76,7 @@ def test_choice_of_two_words_makes_two_texts(source: str, texts: set[str], tmp_p
 
 @pytest.mark.parametrize("source", [
     'NATIVE_NAMES = {"ha": ("Harshen Hausa",)}', 'SENTENCES: dict = {"de": "Wir gehen morgen nach Hause."}',
-    'Counter("name", "Seconds of speech.")', 'say("python -m scripts.train --init-from run:x")',
+    'Counter("name", "Seconds of speech.")', 'say("python -m scripts train --init-from run:x")',
     'say("sudo apt-get install -y ffmpeg")', 'say("book.epub --voice-model run:first")',
     'say("rows WHERE kind = ?")', 'say("audio/ogg; codecs=opus")', 'say(f"torch {version}, torchaudio {other}")',
     'say("Multilingual LibriSpeech")', 'say("| language | value |")'])
@@ -85,7 +85,7 @@ def test_what_nobody_translates_is_no_text(source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "Install torch, then do this again.", "Train it: python -m scripts.recogniser.", "A sentence that names sudo.",
+    "Install torch, then do this again.", "Train it: python -m scripts recogniser.", "A sentence that names sudo.",
     "The source is a table of Common Voice.", "fold: it is not one of these"])
 def test_sentence_with_a_name_or_a_command_is_a_text(text: str, tmp_path: Path) -> None:
     assert listed(f"say({text!r})", tmp_path) == set(page_texts.sentences(text))

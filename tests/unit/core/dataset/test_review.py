@@ -21,7 +21,7 @@ from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.review import ReviewDecision
 from core.jobs.engines import HERE, Engine
 from core.jobs.reporter import Reporter
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import AnalysedClip
@@ -446,7 +446,7 @@ def test_a_decision_that_was_cut_off_loses_no_other(workspace: Workspace) -> Non
 
 def test_the_language_of_a_dataset_is_corrected_in_a_new_version(ready: Workspace) -> None:
     before = versions(ready, "d")
-    assert requirements.check_requirements(ready, "revise", ReviseOptions(
+    assert check_requirements(ready, "revise", ReviseOptions(
         dataset="d", save_as="d-ti", language="ti", model="tiny")) == ()
     revise.save_version(ready, "d", "d-ti", Recorder(), "ti")
     after = versions(ready, "d-ti")
@@ -456,4 +456,4 @@ def test_the_language_of_a_dataset_is_corrected_in_a_new_version(ready: Workspac
     assert review.index_of(ready, "d-ti").about()["rules"] == ""
     assert versions(ready, "d").card == before.card
     with pytest.raises(UserError, match="Nothing was decided about 'd'"):
-        requirements.check_requirements(ready, "revise", ReviseOptions(dataset="d", save_as="d-3", language="am"))
+        check_requirements(ready, "revise", ReviseOptions(dataset="d", save_as="d-3", language="am"))

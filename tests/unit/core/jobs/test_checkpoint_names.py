@@ -13,7 +13,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.events import CheckpointSaved, Finished, Journal, append_event
 from core.jobs.job import create_job, load_job
 from core.library import catalog
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import checkpoint
 from core.workspace import Workspace
 from scripts import pin_checkpoint
@@ -120,7 +120,7 @@ def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Wo
     checkpoint_names.set_choice(run, "200")
     assert catalog.resolve(workspace, "run:one@best").step == 400
     for ours in ("run:one@best", "run:one@200", "run:one"):
-        assert requirements.check_requirements(workspace, "certify", CertifyOptions(run=ours)) == ()
+        assert check_requirements(workspace, "certify", CertifyOptions(run=ours)) == ()
     for taken in ("best", "400"):
         with pytest.raises(UserError, match=f"run:one@{taken} is"):
             checkpoint_names.pin(run, 200, taken)

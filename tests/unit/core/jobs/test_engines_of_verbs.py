@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -72,18 +72,34 @@ def prepared(path: Path, clips: int, recorder: Recorder | None = None, **more: o
             "measures": {name: values.to_json() for name, values in measures.items()}}
 
 
+def workers_of_processes() -> list[int]:
+    """The ids of the worker processes that this process has."""
+    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+
+
+def workers_of_ray() -> list[int]:
+    """The ids of the actors of Ray's node that this process has started; Ray renames the processes of actors."""
+    parents = dict[int, int]()
+    actors = list[int]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if (folder / "cmdline").read_bytes().startswith(b"ray::_RayActor"):
+                actors.append(int(folder.name))
+    return [actor for actor in actors if parents.get(parents.get(actor, 0)) == os.getpid()]
+
+
 @contextmanager
-def killing_workers(features: Path, counts: Sequence[int]) -> Iterator[list[int]]:
-    """Kill a random worker process when each number of files is there; the ids of those that were killed."""
+def killing_workers(features: Path, counts: Sequence[int], find: Callable[[], list[int]]) -> Iterator[list[int]]:
+    """Kill a random worker that `find` finds when each number of files is there; the ids of those that were killed."""
     choice, killed, ended = random.Random(1), list[int](), threading.Event()
 
     def kill() -> None:
         pending = sorted(counts)
         while pending and not ended.wait(0.02):
-            workers = multiprocessing.active_children()
-            if workers and len(list(features.glob("*.safetensors"))) >= pending[0]:
-                process = choice.choice(workers).pid
-                assert process is not None
+            workers = find() if len(list(features.glob("*.safetensors"))) >= pending[0] else []
+            if workers:
+                process = choice.choice(workers)
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
                     killed.append(process)
@@ -273,14 +289,16 @@ def test_what_is_no_shard_is_refused(shard: str) -> None:
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", OTHERS)
+def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path, engine: str) -> None:
+    find = {"processes": workers_of_processes, "ray": workers_of_ray}[engine]
     kills = int(os.environ.get("LISAN_KILLS", "6"))
     here = prepared(tmp_path / "here", 300)
     features = tmp_path / "there/cache" / family("tiny").extractor_fingerprint(tmp_path / "here/models/tiny")
     takes = len(here["features"]) - 1  # type: ignore[arg-type]
-    with killing_workers(features, random.Random(0).choices(range(1, takes - 40), k=kills)) as killed:
+    with killing_workers(features, random.Random(0).choices(range(1, takes - 40), k=kills), find) as killed:
         recorder = Recorder()
-        there = prepared(tmp_path / "there", 300, recorder, engine="processes", workers=2)
+        there = prepared(tmp_path / "there", 300, recorder, engine=engine, workers=2)
     assert there == here
     assert len(killed) == kills
     assert "has no features" not in recorder.warnings
@@ -290,7 +308,7 @@ def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path
 def test_a_killed_driver_leaves_no_worker_and_its_job_resumes(tmp_path: Path) -> None:
     here = prepared(tmp_path / "here", 300, variants=0)
     workspace = demo_workspace(tmp_path / "there")
-    command = [sys.executable, "-m", "scripts.prepare", "--workspace", str(workspace.path), "--max-clips", "300",
+    command = [sys.executable, "-m", "scripts", "prepare", "--workspace", str(workspace.path), "--max-clips", "300",
                "--device", "cpu", "--engine", "processes", "--workers", "2", "--name", "killed"]
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     fingerprint = family("tiny").extractor_fingerprint(workspace.model("tiny"))

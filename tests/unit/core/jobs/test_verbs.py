@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
+import sys
 import typing
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 
 from core.jobs import verbs
 from core.jobs.reporter import Reporter
-from core.jobs.verbs import SYNTHESIS_VERBS, VERBS
+from core.jobs.verbs import SYNTHESIS_VERBS, VERBS, verb_module
+from core.submission.job_subjects import Names
 from core.workspace import Workspace
 from ui.page import PLACES
 
@@ -20,12 +23,31 @@ MADE = {kind for verb in VERBS.values() for kind in verb.makes.values()}
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_runs_its_own_options(name: str) -> None:
-    verb = VERBS[name]
-    run = importlib.import_module(verb.module).run
-    options, workspace, reporter = list(typing.get_type_hints(run).values())[:3]
-    assert list(inspect.signature(run).parameters)[:3] == ["options", "workspace", "reporter"]
-    assert (options, workspace, reporter) == (verb.options, Workspace, Reporter)
+def test_a_verb_checks_names_and_runs_its_own_options(name: str) -> None:
+    verb, module = VERBS[name], verb_module(name)
+    for run in (module.run, importlib.import_module(f"core.{name}").run):
+        options, workspace, reporter = list(typing.get_type_hints(run).values())[:3]
+        assert list(inspect.signature(run).parameters)[:3] == ["options", "workspace", "reporter"]
+        assert (options, workspace, reporter) == (verb.options, Workspace, Reporter)
+    checked = typing.get_type_hints(module.check)
+    assert list(checked) == ["workspace", "options", "return"]
+    assert verb.options in (checked["options"], *typing.get_args(checked["options"]))
+    assert typing.get_type_hints(module.subject) == {"names": Names, "return": str}
+
+
+def test_every_module_of_a_verb_is_in_the_table() -> None:
+    assert sorted(path.stem for path in (ROOT / "core" / "verbs").glob("[!_]*.py")) == sorted(VERBS)
+
+
+def test_the_modules_of_all_verbs_load_no_torch() -> None:
+    """The page and the command line import them; each `run` loads its work when the worker calls it."""
+    code = ("import sys; from core.jobs.verbs import VERBS, verb_module\n"
+            "for name in VERBS:\n"
+            "    verb_module(name)\n"
+            "    heavy = {'torch', 'torchaudio', 'transformers', 'peft', 'models'} & set(sys.modules)\n"
+            "    assert not heavy, (name, heavy)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -40,7 +62,6 @@ def test_what_the_table_says_of_a_verb_is_there(name: str) -> None:
     # A sweep hands the device on to its trainings.
     assert verb.takes_device or "device" not in fields or name == "sweep"
     assert verb.presets_of in ("", *VERBS)
-    assert (ROOT / "scripts" / f"{name}.py").is_file()
 
 
 def test_each_options_class_has_a_verb() -> None:

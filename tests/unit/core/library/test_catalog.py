@@ -10,7 +10,7 @@ from core.library import catalog
 from core.library.checkpoints import Ranking, RankingMetric, write_ranking
 from core.library.records import MODEL_RECORD, ModelRecord, write_record
 from core.submission import storage
-from core.submission.job_chains import ChainOptions, create_chain
+from core.submission.job_chains import ChainOptions, submit_chain
 from core.workspace import Workspace
 
 
@@ -70,7 +70,7 @@ def test_of_what_is_no_run_the_trainings_are_named_that_can_be_used(workspace: W
     storage.delete(workspace, storage.parse("run:spoken"))
     with pytest.raises(UserError, match=r"no run named 'spoken' \(there: none\)") as caught:
         catalog.resolve(workspace, "run:spoken")
-    assert "scripts.storage restore run:spoken" in caught.value.hint
+    assert "scripts storage restore run:spoken" in caught.value.hint
 
 
 @pytest.mark.parametrize("reference", [
@@ -128,7 +128,7 @@ def test_licences_are_accepted_by_name(accepted: tuple[str, ...]):
 
 def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
     options = ChainOptions(dataset="mine", language="ti", rules="ti", train=TrainOptions(steps=5), name="run-1")
-    made = create_chain(workspace, options)
+    made = submit_chain(workspace, options, certificate=False)
     assert [job.verb for job in made] == ["download", "prepare", "tokenizer", "extend", "train"]
     assert [job.after for job in made] == [(), *((job.id,) for job in made[:-1])]
     assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti", rules="ti")
@@ -138,11 +138,11 @@ def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
 
 def test_a_chain_with_a_wrong_name_makes_no_job(workspace: Workspace):
     with pytest.raises(UserError, match="'../../x' cannot be a name"):
-        create_chain(workspace, ChainOptions(dataset="../../x"))
-    create_chain(workspace, ChainOptions(name="taken"))
+        submit_chain(workspace, ChainOptions(dataset="../../x"), certificate=False)
+    submit_chain(workspace, ChainOptions(name="taken"), certificate=False)
     before = workspace.list_runs()
     with pytest.raises(UserError, match="'taken' already exists"):
-        create_chain(workspace, ChainOptions(name="taken"))
+        submit_chain(workspace, ChainOptions(name="taken"), certificate=False)
     assert workspace.list_runs() == before
 
 

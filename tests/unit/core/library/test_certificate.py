@@ -30,8 +30,9 @@ from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord, ExportRecord, read_record
 from core.model.loading import load_base
 from core.proof import certification
+from core.sources import recognisers
 from core.speech.evaluation import SpeechEvaluator
-from core.submission.job_chains import use_named_checkpoint
+from core.submission.jobs import select_named_checkpoint
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 from models.base import Sampling
@@ -305,12 +306,12 @@ def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_pa
 
 def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"ear")
-    assert certification._recogniser(world, "") == ""
-    before = certification._recogniser(world, str(tmp_path))
-    assert certification._recogniser(world, str(tmp_path)) == before
+    assert recognisers.identify(world, "") == ""
+    before = recognisers.identify(world, str(tmp_path))
+    assert recognisers.identify(world, str(tmp_path)) == before
     (tmp_path / "model.safetensors").write_bytes(b"an ear")
-    assert certification._recogniser(world, str(tmp_path)) != before
-    assert certification._recogniser(world, "some/deleted") == []
+    assert recognisers.identify(world, str(tmp_path)) != before
+    assert recognisers.identify(world, "some/deleted") == []
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
@@ -339,7 +340,7 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
     run = choices
     best, other = sorted(checkpoint_steps(run.directory), reverse=True)[:2]
     with pytest.raises(UserError, match="a checkpoint can be selected for a finished training only"):
-        use_named_checkpoint(world, CertifyOptions(run=f"run:choices@{other}"))
+        select_named_checkpoint(world, CertifyOptions(run=f"run:choices@{other}"))
     append_event(run.journal, Finished({}))
     assert certify_job.run(CertifyOptions(run="run:choices"), world, Listener(run.directory))["step"] == best
     proven = JobReader(run).state(worker_alive=False)
@@ -348,7 +349,7 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
     assert records_of_page.unproven_note(proven) == ", not proven yet"
     assert resolve(world, "run:choices").step == other
     for wanted, step in (("run:choices", other), (f"run:choices@{other}", other), ("run:choices@best", best)):
-        use_named_checkpoint(world, CertifyOptions(run=wanted))
+        select_named_checkpoint(world, CertifyOptions(run=wanted))
         assert certify_job.run(CertifyOptions(run=wanted), world, Listener(run.directory))["step"] == step
         assert resolve(world, "run:choices").step == step
         assert records_of_page.unproven_note(proven) == ""

@@ -163,7 +163,7 @@ def test_a_signature_of_minisign(workspace: Workspace, way: str) -> None:
     folder, signature = folder_of(workspace), BY_MINISIGN[way].encode()
     with pytest.raises(UserError, match="3AD80272D706D4FD is not trusted here") as raised:
         maker_signature.attach(workspace, folder, signature)
-    assert "scripts.signature trust" in raised.value.hint
+    assert "scripts signature trust" in raised.value.hint
     maker_signature.trust(workspace, "you", f"untrusted comment: minisign public key\n{MINISIGN_KEY}\n")
     result = maker_signature.attach(workspace, folder, signature)
     assert (result.outcome, result.name) == (MakerOutcome.TRUSTED, "you")

@@ -10,7 +10,7 @@ import pytest
 
 from config.schema import TrainOptions
 from core.jobs.state import JobBoard
-from core.library import model_info
+from core.library import model_info, presets
 from core.library.catalog import CATALOG, ModelReference, find_entry, resolve
 from core.workspace import Workspace
 from data import normalisers
@@ -48,11 +48,11 @@ def test_the_catalog_names_the_languages_of_every_variant() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_family_has_a_preset_for_its_training(name: str) -> None:
-    assert isinstance(model_info.preset(name, "train", TrainOptions), TrainOptions)
+    assert isinstance(presets.for_family(name, "train", TrainOptions), TrainOptions)
 
 
 def test_the_preset_of_chatterbox_is_not_that_of_the_demo() -> None:
-    chosen = model_info.preset("chatterbox", "train", TrainOptions)
+    chosen = presets.for_family("chatterbox", "train", TrainOptions)
     assert (chosen.scope, chosen.adapter_rank, chosen.row_lr, chosen.adapter_lr) == ("gated", 32, 1e-3, 1e-4)
     assert (chosen.batch_size, chosen.gradient_accumulation, chosen.evaluation_sentences) == (8, 2, 4)
 

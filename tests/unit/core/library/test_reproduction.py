@@ -12,7 +12,7 @@ from config.schema import ResynthesizeOptions
 from core import resynthesize
 from core.jobs.events import AudioGenerated
 from core.library.reproduction import Reproduction, ReproductionMeasurements
-from core.submission.requirements import check_requirements
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from tests.worlds import Listener
 

@@ -344,6 +344,21 @@ def test_a_job_that_has_the_id_of_a_trial_is_not_taken_for_it(workspace: Workspa
     assert sweeps.read_sweep(folder) is None
 
 
+def test_a_trial_that_is_refused_is_listed_as_failed_and_the_others_run(tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    world = extended_world(tmp_path / "workspace")
+    workers = InlineWorkers()
+    monkeypatch.setattr(sweep.control, "start", workers.start)
+    chosen = options(steps=2, checkpoint_every=2, evaluation_sentences=0, vary=f"dataset: nosuch, {options().dataset}")
+    folder = Listener(world.runs / "datasets")
+    sweep.run(chosen, world, folder)
+    record = sweeps.read_sweep(world.runs / "datasets")
+    assert record is not None
+    assert [trial.status for trial in record.trials] == ["failed", "finished"]
+    assert "There is no dataset named 'nosuch'" in record.trials[0].message
+    assert workers.started == ["datasets-02"]  # the refused trial left no folder
+
+
 def without_names(record: SweepRecord) -> list[SweepTrial]:
     return [dataclasses.replace(trial, run="") for trial in sweeps.rank(record, options())]
 

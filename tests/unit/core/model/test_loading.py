@@ -18,7 +18,7 @@ from core.jobs.state import JobBoard
 from core.library import catalog, model_info, records
 from core.model.loading import TTSModel, load, load_model_to_extend
 from core.proof import certification
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import setup
 from core.workspace import Workspace
 from data import manifest
@@ -144,9 +144,9 @@ def test_refusals(extended: Workspace) -> None:
     with pytest.raises(UserError, match="changes the base, and with it am"):
         setup.new_model(train_options(scope="full", extension="tiny-am-el", dataset="demo-el"), extended, CPU)
     with pytest.raises(UserError, match="earlier training of the model added"):
-        requirements.check_requirements(extended, "tokenizer", TokenizerOptions(model=RUN, dataset="demo-am"))
+        check_requirements(extended, "tokenizer", TokenizerOptions(model=RUN, dataset="demo-am"))
     with pytest.raises(UserError, match="earlier training of the model added"):
-        requirements.check_requirements(extended, "train", TrainOptions(extension="tiny-am-el", dataset="demo-am"))
+        check_requirements(extended, "train", TrainOptions(extension="tiny-am-el", dataset="demo-am"))
     with pytest.raises(UserError, match="names no model"):
         parse_options(ExtendOptions, {"model": "extension:tiny-am"})
     write_checkpoint(extended, "full", name="run-full", full_trainable="adapters")
@@ -174,7 +174,7 @@ def test_the_page_offers_it_and_makes_a_chain_of_it(extended: Workspace) -> None
     chain = start.chain_options(extended, f"run:{RUN}", "el", "demo-el", start.QUICK, states)
     assert chain.model == f"run:{RUN}"
     assert chain.extended.startswith("tiny-am-demo-el")  # the other name is taken
-    assert start.comparison_options(extended, chain, "later").base == f"run:{RUN}"
+    assert start.comparison_options(extended, chain).base == f"run:{RUN}"
 
 
 def test_an_export_holds_every_language_and_is_a_base_by_its_name(extended: Workspace) -> None:

@@ -226,4 +226,4 @@ def test_without_the_recogniser_of_its_dataset_a_language_is_not_measured(world:
 
     assert unavailable is not None
     assert "am" not in unavailable.languages
-    assert "scripts.recogniser --dataset demo-am" in warnings[0]
+    assert "scripts recogniser --dataset demo-am" in warnings[0]

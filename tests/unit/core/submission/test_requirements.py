@@ -42,7 +42,8 @@ from core.library.records import (
     Origin,
     write_record,
 )
-from core.submission import requirements, storage
+from core.submission import storage
+from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from tests.browser import scenes
 from ui import listen
@@ -54,7 +55,7 @@ VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions
 
 
 def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
-    return requirements.check_requirements(workspace, VERBS[type(options)], options)
+    return check_requirements(workspace, VERBS[type(options)], options)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -73,7 +74,7 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (ExportOptions(run="run:nosuch", override=("no_check",)), "There is no check named no_check"),
     (PackOptions(item="base:tiny"), "'base:tiny' is neither an export nor a run"),
-    (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
+    (PushOptions(export="nosuch", repository="me/x"), "There is no export named 'nosuch'"),
     (EvaluateOptions(), "There is nothing to evaluate"),
     (EvaluateOptions(models=("base:tiny", "base:nosuch+romanised")), "There is no base model named 'nosuch'"),
     (EvaluateOptions(models=("codec:nosuch",)), "There is no base model named 'nosuch'"),
@@ -178,7 +179,7 @@ def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
         tmp_path: Path, workspace: Workspace, chosen: Callable[[str], tuple[str, Options]]) -> None:
     for folder in (tmp_path / "none", tmp_path):
         with pytest.raises(UserError, match="holds no recogniser"):
-            requirements.check_requirements(workspace, *chosen(str(folder)))
+            check_requirements(workspace, *chosen(str(folder)))
 
 
 @pytest.fixture
@@ -288,13 +289,31 @@ def test_what_loads_a_base_model_that_is_in_the_bin_is_refused_at_once(installed
     assert check(installed_models, options) == (download.id,)
     lock.release()
     Journal(download.journal).append(Failed("no"))
-    assert requirements.check_requirements(installed_models, "pack", PackOptions(item="export:first")) == ()
+    assert check_requirements(installed_models, "pack", PackOptions(item="export:first")) == ()
+
+
+@pytest.mark.parametrize(("family", "refused"), [("tiny", True), ("chatterbox", True), ("indextts2", False)])
+def test_adapters_of_a_conditioner_are_refused_at_once_where_a_family_has_no_layers_for_them(
+        workspace: Workspace, family: str, refused: bool) -> None:
+    scenes.dataset(workspace)
+    (workspace.models / family).mkdir()
+    (workspace.extensions / "mine").mkdir()
+    write_record(workspace.extensions / "mine" / EXTENSION, ExtensionRecord(
+        "mine", "mine", ("am",), "mean", 0, "", Origin(family, family, "", 10, 10, "")))
+    options = TrainOptions(extension="mine", adapter_rank_conditioner=8)
+    assert check(workspace, options.model_copy(update={"adapter_rank_conditioner": 0})) == ()
+    if not refused:
+        assert check(workspace, options) == ()
+        return
+    with pytest.raises(UserError, match="rank 8 are wanted in the voice conditioner") as caught:
+        check(workspace, options)
+    assert "--adapter-rank-conditioner" in caught.value.hint
 
 
 def test_listen_without_a_base_model_says_which_one_is_missing(installed_models: Workspace) -> None:
     storage.delete(installed_models, storage.parse("model:tiny"))
     page = cast(Page, SimpleNamespace(workspace=installed_models, start=partial(
-        requirements.check_requirements, installed_models)))
+        check_requirements, installed_models)))
     with pytest.raises(UserError, match="There is no base model named 'tiny'"):
         listen._start(page, (), False, True, cast(str, None), "export:first", "am", "ሰላም", "")
 
@@ -304,7 +323,7 @@ def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -
     with pytest.raises(UserError, match="already an export named 'first'"):
         check(workspace, ExportOptions(run="run:r", export="first"))
     with pytest.raises(UserError, match="already an export named 'first'"):
-        requirements.check_requirements(workspace, "doctor", DoctorOptions(part="model", restore="first"))
+        check_requirements(workspace, "doctor", DoctorOptions(part="model", restore="first"))
     with pytest.raises(UserError, match="'base:tiny' is not a run to export"):
         check(workspace, ExportOptions(run="base:tiny", export="second"))
 

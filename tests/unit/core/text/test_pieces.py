@@ -16,7 +16,7 @@ from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import compare_tokenizers
 from core import tokenizer as vocabulary
 from core.model import loading
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.text import pieces as own_pieces
 from core.text.pieces import import_pieces, read_tokenizer
 from core.text.tokenizer_comparison import TokenizerComparison
@@ -157,7 +157,7 @@ def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> 
     assert made["tokens_per_character"] == round(candidate.tokens_per_character, 4)
     assert made["base_unchanged"] is True or report.proven == ("en", "fr")
     with pytest.raises(UserError, match="There is no tokenizer /nope"):
-        requirements.check_requirements(ready, "tokenizer", TokenizerOptions(
+        check_requirements(ready, "tokenizer", TokenizerOptions(
             dataset="am", tokenizer="new", tokenizer_file="/nope"))
 
 

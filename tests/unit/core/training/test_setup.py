@@ -24,7 +24,7 @@ from core.library.checkpoints import RankingMetric
 from core.model.loading import TTSModel, load_base, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import new_rows
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import checkpoint, checkpoint_evaluation, setup
 from core.workspace import Workspace
 from data import normalisers
@@ -171,7 +171,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match="with 1 process, with 4 clips in a step; with 3 processes") as caught:
         setup.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
-    assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
+    assert f": python -m scripts train --workspace {world.path} --resume one;" in caught.value.hint
 
 
 @pytest.mark.parametrize(("dropout", "fits"), [(0.0, True), (0.1, False)])
@@ -273,7 +273,7 @@ def rows_of(tts: TTSModel) -> dict[str, torch.Tensor]:
 def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(world: Workspace) -> None:
     listener = Listener(world.runs / "two", 1)
     options = train_options(init_from="run:one", steps=20, **CHANGES)
-    assert requirements.check_requirements(world, "train", options) == ()
+    assert check_requirements(world, "train", options) == ()
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
     said = listener.of("warning")[0].message
@@ -377,4 +377,4 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
     with pytest.raises(UserError, match="no run named 'gone'"):
-        requirements.check_requirements(world, "train", train_options(init_from="run:gone"))
+        check_requirements(world, "train", train_options(init_from="run:gone"))

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs.events import Evaluated, Event, SampleGenerated, Step, WarningRaised
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training import trackers
 from core.workspace import Workspace
 from tests.worlds import Listener
@@ -138,4 +138,4 @@ def test_a_package_that_is_missing_is_named_when_it_is_asked_for(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="'wandb' was chosen, and its package is not installed"):
-        requirements.check_requirements(Workspace.open(tmp_path / "workspace"), "train", TrainOptions(tracker="wandb"))
+        check_requirements(Workspace.open(tmp_path / "workspace"), "train", TrainOptions(tracker="wandb"))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from soundfile import write
 
+from core import prepare
+from core.workspace import Workspace
 from data.importers.rows import ParsedUtterance, SkippedRow, SourceNote
 from data.importers.subtitles import read_subtitles
+from tests.unit.outside import RATE, prepared, speech
+from tests.unit.small_data import SmallFamily, base
 
 LINE = st.text(st.characters(categories=["Ll"]), min_size=1, max_size=12)
 LINES = st.lists(LINE, min_size=3, max_size=8, unique=True)
@@ -43,6 +49,20 @@ def test_each_line_of_rolling_captions_is_read_once(tmp_path: Path, lines: list[
     assert len(notes) == 1
     assert f"rolling captions: {2 * len(lines) - 1} lines" in notes[0].reason
     assert not [item for item in items if isinstance(item, SkippedRow) and not isinstance(item, SourceNote)]
+
+
+def test_prepare_reads_rolling_captions_once(workspace: Workspace, tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    family = SmallFamily()
+    monkeypatch.setattr(prepare, "family", lambda name: family)
+    base().save(workspace.models / "tiny")
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "talk.wav", np.concatenate([speech(number)[:3 * RATE] for number in range(6)]), RATE)
+    lines = ["a cat sat down", "she looked out", "they went home"]
+    (tmp_path / "in" / "talk.vtt").write_text(rolling(lines, "vtt", " "), encoding="utf-8")
+    dataset, warnings = prepared(workspace, tmp_path / "in", "sw")
+    assert sorted(clip.text for clip in dataset.clips) == sorted(lines)
+    assert "rolling captions: 5 lines" in warnings
 
 
 @pytest.mark.parametrize("lines", [["no", "no", "yes", "yes"], ["a", "b", "b", "c", "c"]])

@@ -18,11 +18,14 @@ from soundfile import write
 
 from config.languages import same_language
 from core import prepare
+from core.library.records import EXTENSION, ExtensionRecord, Origin, write_record
 from core.sources.archives import unpack_archive
 from core.workspace import Workspace
+from data import manifest
 from data.importers import import_source
 from data.importers.rows import SkippedRow, SourceRow, column_names, unused_columns
 from data.importers.tables import table_records
+from scripts.command import USAGE_ERROR, run_verb
 from tests.unit.outside import RATE, by_command, prepared, speech, text
 from tests.unit.small_data import SmallFamily, base
 
@@ -202,19 +205,55 @@ def test_prepare_reads_a_table_of_all_these(ready: Workspace, tmp_path: Path) ->
     assert {clip.id for clip in dataset.clips} == {"take", "take-2", "b", "c"}
     assert {clip.text for clip in dataset.clips} == {f'{text(at)} 5" wide' for at in range(4)}
     assert "metadata.csv line 6: its language is 'so', and 'am' is imported" in warnings
-    report = json.loads((dataset.folder / "report.json").read_text("utf-8")) if (
-        dataset.folder / "report.json").is_file() else {}
-    assert not report or "column `mood` has 'calm' and is not used" in " ".join(report["notes"])
+    report = json.loads((dataset.folder / "report.json").read_text("utf-8"))
+    assert "column `mood` has 'calm' and is not used" in " ".join(report["notes"])
+
+
+def test_prepare_takes_an_orthography_with_greek_letters_beside_latin_ones(ready: Workspace, tmp_path: Path) -> None:
+    """As the corpus of Mboshi is written; --any-script is not needed."""
+    texts = ["wa ábí ngá moyi ω", "bε sεrε ωra na", "lέkεrέ la nω bε", "ɔ wa ngá ε sεrε"]
+    sounds(tmp_path / "in", [f"{number}.wav" for number in range(len(texts))])
+    table = "".join(f"{number}|{line}\n" for number, line in enumerate(texts))
+    (tmp_path / "in" / "metadata.csv").write_text(table, encoding="utf-8")
+    code, warnings = by_command(ready, "prepare", "--source", str(tmp_path / "in"), "--dataset", "d", "--language",
+                                "mdw")
+    assert code == 0, warnings
+    assert "look alike" not in warnings
+    assert {clip.text for clip in manifest.load(ready.dataset("d")).clips} == set(texts)
+
+
+def test_prepare_finds_names_of_an_archive_and_leaves_hidden_files_out(ready: Workspace, tmp_path: Path) -> None:
+    sounds(tmp_path, ["a.wav", "b.wav"])
+    with zipfile.ZipFile(tmp_path / "v.zip", "w") as archive:
+        archive.writestr("ночь.wav".encode("cp866").decode("cp437"), (tmp_path / "a.wav").read_bytes())
+        archive.writestr("день.wav".encode("cp866").decode("cp437"), (tmp_path / "b.wav").read_bytes())
+        archive.writestr("__MACOSX/._a.wav", b"resource fork")
+        archive.writestr(".DS_Store", b"")
+        archive.writestr("metadata.csv", f"audio,text\nночь.wav,{text(0)}\nдень.wav,{text(1)}\nутро.wav,{text(2)}\n")
+    dataset, warnings = prepared(ready, tmp_path / "v.zip")
+    assert {clip.text for clip in dataset.clips} == {text(0), text(1)}
+    assert "the audio 'утро.wav' is not in v.zip" in warnings
 
 
 @pytest.mark.parametrize("clips", [1, 2])
-def test_one_or_two_clips_are_named_before_training(ready: Workspace, tmp_path: Path, clips: int) -> None:
+def test_one_or_two_clips_are_named_before_training(ready: Workspace, tmp_path: Path, clips: int,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
     sounds(tmp_path / "in", [f"{number}.wav" for number in range(clips)])
     (tmp_path / "in" / "metadata.csv").write_text("".join(f"{number}|{text(number)}\n" for number in range(clips)),
                                                   encoding="utf-8")
     dataset, warnings = prepared(ready, tmp_path / "in")
     assert len(dataset.clips) == clips
-    assert f"cannot be trained on: it has 1 training clip of 1 speaker and {clips - 1} held out" in warnings
+    reason = f"cannot be trained on: it has 1 training clip of 1 speaker and {clips - 1} held out"
+    assert reason in warnings
+
+    # A training refuses it before there is a job.
+    (ready.extensions / "mine").mkdir()
+    write_record(ready.extensions / "mine" / EXTENSION, ExtensionRecord(
+        "mine", "mine", ("am",), "mean", 0, "", Origin("tiny", "tiny", "", 10, 10, "")))
+    arguments = ["--workspace", str(ready.path), "--extension", "mine", "--dataset", "d", "--name", "refused"]
+    assert run_verb("train", arguments) == USAGE_ERROR
+    assert reason in capsys.readouterr().err
+    assert not (ready.runs / "refused").exists()
 
 
 def test_rows_of_another_language_alone_are_refused(ready: Workspace, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.library.catalog import CATALOG
 from core.model.adapters import Adapters, plan_adapters
+from models import generate, merged_adapters
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.indextts2.unified_voice import (
     IndexTTS2LanguageModel,
@@ -35,13 +37,17 @@ def fresh(config: object = SMALL) -> IndexTTS2LanguageModel:
     return language_model(module, CPU, 600)
 
 
+def replace_options(**changes: object) -> TrainOptions:
+    return ALONE.model_copy(update=changes)
+
+
 def adapted(model: IndexTTS2LanguageModel, options: TrainOptions = ALONE) -> Adapters:
     """Adapters as a training leaves them: their second factors are no longer zero."""
     adapters = Adapters.fresh(model.module, plan_adapters(options, model.adapter_targets), options.seed)
     noise = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, value in adapters.parameters().items():
-            if ".lora_B" in name:
+            if ".lora_B" in name or ".lora_E" in name:
                 value.copy_(torch.randn(value.shape, generator=noise) * 0.3)
     model.module.eval()
     return adapters
@@ -131,6 +137,54 @@ def test_speech_is_decoded_with_them(model: IndexTTS2LanguageModel) -> None:
     assert np.array_equal(logits[:len(made)].argmax(-1).numpy(), made)
 
 
+@torch.inference_mode()
+def test_a_batch_that_serves_both_languages_gives_each_the_codes_that_it_has_alone(
+        model: IndexTTS2LanguageModel) -> None:
+    sample, greedy = samples(model)[0], Sampling(temperature=0.0, min_p=0.0)
+    voice, limit = Voice(sample.conditioning), model.code_limit(len(sample.text_ids))
+    plain_voice, base = model.prepare(voice), model.generate([sample.text_ids], [voice], greedy)[0].codes
+    adapters = adapted(model)
+    with adapters.enabled(True):
+        adapted_voice, changed = model.prepare(voice), model.generate([sample.text_ids], [voice], greedy)[0].codes
+    assert not np.array_equal(adapted_voice.keys_and_values, plain_voice.keys_and_values)
+
+    batch, codes = model.continuous_batch(), dict[int, np.ndarray]()
+    batch.join(0, sample.text_ids, plain_voice, greedy, limit)
+    with adapters.enabled(True):
+        batch.join(1, sample.text_ids, adapted_voice, greedy, limit)
+    while batch.keys:
+        with adapters.enabled_for_rows([key == 1 for key in batch.keys]):
+            codes |= {decoded.key: decoded.result.codes for decoded in batch.decode() if decoded.result is not None}
+    assert np.array_equal(codes[0], base)
+    assert np.array_equal(codes[1], changed)
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
+def test_each_kind_of_adapter_changes_the_conditioning_and_keeps_the_bits_of_the_base(
+        model: IndexTTS2LanguageModel, kind: str) -> None:
+    config = model.module.config
+    conditioning = config.stack_conditioning([sample.conditioning for sample in samples(model)])
+    base = model.module.embed_conditioning(conditioning)
+    adapters = adapted(model, replace_options(adapter=kind, adapter_rank=4))
+    with torch.inference_mode():
+        assert torch.equal(model.module.embed_conditioning(conditioning), base)
+        with adapters.enabled_for_rows([False, True, False, True]):
+            mixed = model.module.embed_conditioning(conditioning)
+    assert torch.equal(mixed[::2], base[::2])
+    assert (mixed[1::2] - base[1::2]).abs().amax() > 0.01
+
+
+def test_memory_for_merging_counts_no_layer_that_is_not_merged(model: IndexTTS2LanguageModel,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "merges_adapters", lambda *_: True)
+    adapters = adapted(model, replace_options(adapter_rank_mlp=0, adapter_rank_heads=0))
+    assert model.bytes_to_merge() == 0
+    layers = [model.module.get_submodule(name) for name in conditioner_layers(model.module.config)]
+    with adapters.enabled(True):
+        assert all(merged_adapters.adapted(layer) for layer in layers)
+        assert model.bytes_to_merge() == 0
+
+
 def test_features_of_before_are_named() -> None:
     model = fresh()
     sample = samples(model)[0]
@@ -146,3 +200,4 @@ def test_a_family_without_such_layers_refuses() -> None:
     targets = TransformerLanguageModel.__dataclass_fields__["adapter_targets"].default_factory()
     with pytest.raises(UserError, match="rank 4 are wanted in the voice conditioner"):
         plan_adapters(ALONE, targets)
+    assert {entry.name for entry in CATALOG if entry.conditioner_adapters} == {"indextts2"}

@@ -13,8 +13,8 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import gpus
 from core.jobs.gpus import Gpu
-from core.library import model_info, records
-from core.library.model_info import NAMES, SpeechAmount
+from core.library import presets, records
+from core.library.presets import NAMES, SpeechAmount
 from core.workspace import Workspace
 from scripts import command
 
@@ -33,25 +33,25 @@ def speech(hours: float, clip_s: float = 6.0) -> SpeechAmount:
     (0.3, "demo"), (1, "small-data"), (4.9, "small-data"), (5, "standard"), (49, "standard"), (50, "large"),
     (900, "large")])
 def test_the_hours_choose_the_preset(hours: float, name: str) -> None:
-    assert model_info.preset_for_speech(speech(hours))[0] == name
+    assert presets.name_for_speech(speech(hours))[0] == name
 
 
 @pytest.mark.parametrize(("gib", "size"), [(15.0, 16), (16, 16), (22.5, 24), (23.6, 24), (40, 24), (79.6, 80),
                                            (139, 80), (11, 16)])
 def test_the_memory_that_cards_of_a_class_tell_chooses_it(gib: float, size: int) -> None:
-    assert model_info.memory_class_for([gpu(gib)])[0] == size
+    assert presets.memory_class_for([gpu(gib)])[0] == size
 
 
 def test_the_smallest_of_several_cards_decides_and_a_small_one_is_told() -> None:
-    assert model_info.memory_class_for([gpu(80), gpu(24, 1)])[0] == 24
-    assert "less than the smallest class" in model_info.memory_class_for([gpu(11)])[1]
+    assert presets.memory_class_for([gpu(80), gpu(24, 1)])[0] == 24
+    assert "less than the smallest class" in presets.memory_class_for([gpu(11)])[1]
 
 
 def test_a_processor_is_called_one() -> None:
-    chosen = model_info.fit_preset("chatterbox", speech(10), ())
+    chosen = presets.fit("chatterbox", speech(10), ())
     assert any("No GPU was found" in reason for reason in chosen.reasons)
     assert "activation_checkpointing" not in chosen.values
-    asked = model_info.fit_preset("chatterbox", speech(10), (), memory="80")
+    asked = presets.fit("chatterbox", speech(10), (), memory="80")
     assert any("as requested; no GPU was found" in reason for reason in asked.reasons)
 
 
@@ -59,9 +59,9 @@ def test_a_processor_is_called_one() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("memory", ["16", "24", "80"])
 def test_each_preset_gives_a_training_in_each_class(family: str, name: str, memory: str) -> None:
-    chosen = model_info.fit_preset(family, speech(10), [gpu(80)], name, memory)
+    chosen = presets.fit(family, speech(10), [gpu(80)], name, memory)
     assert isinstance(chosen.options, TrainOptions)
-    assert set(chosen.values) <= set(model_info.preset_fields())
+    assert set(chosen.values) <= set(presets.set_options())
     assert not {"extension", "dataset", "device"} & set(chosen.values)
     assert chosen.measured == (family == "tiny" and name == "demo")
     assert ("Not yet measured" in chosen.words) != chosen.measured
@@ -69,7 +69,7 @@ def test_each_preset_gives_a_training_in_each_class(family: str, name: str, memo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
-    options = model_info.fit_preset("chatterbox", speech(10), [gpu(24)], name).options
+    options = presets.fit("chatterbox", speech(10), [gpu(24)], name).options
     assert (options.adapter_rank, options.adapter_rank_mlp, options.adapter_scale) == (32, 16, 2.0)
     assert (options.adapter_dropout, options.scope) == (0.05, "gated")
     assert options.row_lr == pytest.approx(10 * options.adapter_lr)
@@ -77,7 +77,7 @@ def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
 
 def test_sixteen_gigabytes_compute_activations_again() -> None:
     for name in ("small-data", "standard", "large"):
-        assert model_info.fit_preset("chatterbox", speech(10), [gpu(16)], name).options.activation_checkpointing == "on"
+        assert presets.fit("chatterbox", speech(10), [gpu(16)], name).options.activation_checkpointing == "on"
 
 
 @given(hours=some.floats(0.1, 500), clip_s=some.floats(0.5, 30), count=some.integers(0, 8),
@@ -85,17 +85,17 @@ def test_sixteen_gigabytes_compute_activations_again() -> None:
 @example(hours=1.0, clip_s=2.630859375, count=0, size=16, name="small-data")  # 2000 / 105.26 is rounded to 19.0
 def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float, count: int, size: int,
                                                      name: str) -> None:
-    options = model_info.fit_preset("chatterbox", speech(hours, clip_s), [gpu(size, index) for index in range(count)],
+    options = presets.fit("chatterbox", speech(hours, clip_s), [gpu(size, index) for index in range(count)],
                                     name,
                                     "auto").options
     tokens = {16: 2000, 24: 4000, 80: 16000}[size if count else 16]
-    clip = model_info.tokens_per_second("chatterbox") * speech(hours, clip_s).clip_s
+    clip = presets.tokens_per_second("chatterbox") * speech(hours, clip_s).clip_s
     assert options.batch_size == 1 or options.batch_size * clip <= tokens
     assert options.processes == (max(1, count) if name == "large" else 1)
 
 
 def test_a_step_is_as_large_on_one_gpu_as_on_eight() -> None:
-    one, eight = (model_info.fit_preset("chatterbox", speech(100), [gpu(24, index) for index in range(count)]).options
+    one, eight = (presets.fit("chatterbox", speech(100), [gpu(24, index) for index in range(count)]).options
                   for count in (1, 8))
     clips = [each.batch_size * each.gradient_accumulation * each.processes for each in (one, eight)]
     assert eight.processes == 8
@@ -104,9 +104,9 @@ def test_a_step_is_as_large_on_one_gpu_as_on_eight() -> None:
 
 def test_what_is_not_there_is_refused_with_what_is() -> None:
     with pytest.raises(UserError, match="no preset named 'huge'"):
-        model_info.fit_preset("tiny", SpeechAmount(), (), "huge")
+        presets.fit("tiny", SpeechAmount(), (), "huge")
     with pytest.raises(UserError, match="memory class '12'"):
-        model_info.fit_preset("tiny", SpeechAmount(), (), "demo", "12")
+        presets.fit("tiny", SpeechAmount(), (), "demo", "12")
 
 
 def test_the_driver_is_read_as_it_writes() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from config import schema
 from config.errors import UserError
-from core.submission import requirements
+from core.submission.jobs import check_requirements
 from core.training.memory_plan import MicrobatchPlan, first_plan
 from core.workspace import Workspace
 from tests.worlds import train_options
@@ -29,7 +29,7 @@ def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
 
 def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
     with pytest.raises(UserError, match="there is only one process") as raised:
-        requirements.check_requirements(workspace, "train", train_options(scope="full", sharding="full"))
+        check_requirements(workspace, "train", train_options(scope="full", sharding="full"))
     assert raised.value.hint == "Set `processes` to the number of GPUs."
 
 

@@ -1,0 +1,49 @@
+"""The verb `book`; its work is `core.book`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from config.errors import UserError
+from config.schema import BookOptions
+from core.jobs.events import Result
+from core.jobs.reporter import Reporter
+from core.library import catalog, model_info
+from core.submission.job_subjects import Names
+from core.submission.requirements import check_speaks, check_upload
+from core.text.manuscript import language_of, open_book, read_pronunciations
+from core.workspace import Workspace
+from data.ffmpeg_audio import INSTALL, ffmpeg_path
+
+
+def check(workspace: Workspace, options: BookOptions) -> None:
+    """The book can be read, what writes its files is installed, and the model speaks its language."""
+    if not options.book:
+        raise UserError("No book was given.", "Give the path of an EPUB, HTML, Markdown or text file.")
+    if not (options.m4b or options.mp3 or options.subtitles != "none"):
+        raise UserError("M4B, MP3 and subtitles are all turned off, so nothing would be written.", "Turn one on.")
+    if (options.m4b or options.mp3) and ffmpeg_path() is None:
+        raise UserError("An audiobook is written by ffmpeg, which is not on this machine.", INSTALL)
+    if options.output and Path(options.output).exists() and not Path(options.output).is_dir():
+        raise UserError(f"The output folder {options.output} is a file.", "Give the path of a folder.")
+    for path in filter(None, (options.book, options.pronunciations)):
+        check_upload(workspace, path)
+    read_pronunciations(options.pronunciations)
+    book = open_book(options.book)
+    # A missing model is reported with the other needs.
+    known_codes: tuple[str, ...] = ()
+    with suppress(UserError):
+        known_codes = model_info.languages(workspace, catalog.resolve(workspace, options.voice_model))
+    codes = [language_of(book, options, known_codes)] if known_codes else []
+    check_speaks(workspace, options.voice_model, codes, options.voice)
+
+
+def subject(names: Names) -> str:
+    return f"{names.file('book')} by {names['voice_model']}"
+
+
+def run(options: BookOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    from core import book as work
+
+    return work.run(options, workspace, reporter)

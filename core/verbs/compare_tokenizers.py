@@ -1,0 +1,38 @@
+"""The verb `compare_tokenizers`; its work is `core.compare_tokenizers`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from config.errors import UserError
+from config.schema import CompareTokenizersOptions, TokenizerOptions
+from core.dataset import languages
+from core.jobs.events import Result
+from core.jobs.reporter import Reporter
+from core.library import catalog, model_info
+from core.submission.job_subjects import Names
+from core.submission.requirements import check_rules, dataset_language
+from core.workspace import Workspace
+
+
+def check(workspace: Workspace, options: CompareTokenizersOptions | TokenizerOptions) -> None:
+    """The dataset must be in a language that the model can still learn, and the rules of that language."""
+    # A missing model is reported with the other needs.
+    model_languages: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+    with suppress(UserError):
+        model = catalog.resolve_model(workspace, options.model)
+        base = model_info.base_languages(workspace, model_info.base_model_of(model))
+        model_languages = base, model_info.added_languages(workspace, model)
+    for language in dataset_language(workspace, options.dataset).split(","):
+        languages.check_new(options.dataset, language, *model_languages)
+    check_rules(workspace, options.rules, options.dataset)
+
+
+def subject(names: Names) -> str:
+    return names["dataset"]
+
+
+def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    from core import compare_tokenizers as work
+
+    return work.run(options, workspace, reporter)

@@ -1,0 +1,43 @@
+"""The verb `export`; its work is `core.export`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from config.errors import UserError
+from config.schema import ExportOptions
+from core.jobs.events import Result
+from core.jobs.reporter import Reporter
+from core.library import catalog, certificate
+from core.submission.job_subjects import Names
+from core.submission.requirements import check_new_export
+from core.workspace import Workspace, free_name
+
+
+def check(workspace: Workspace, options: ExportOptions) -> None:
+    catalog.require_run(options.run)
+    check_new_export(workspace, options.export)
+    unknown = [name for name in options.override if name not in certificate.CHECKS]
+    if unknown:
+        raise UserError(f"There is no check named {', '.join(unknown)}.",
+                        f"The checks are: {', '.join(certificate.CHECKS)}.")
+
+
+def subject(names: Names) -> str:
+    return f"{names['run']} as {names['export']}"
+
+
+def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:
+    """A free name made of that of the extension of the run; "" without a run."""
+    if not settings["run"]:
+        return ""
+    run_name = catalog.require_run(settings["run"]).removeprefix("run:").partition("@")[0]
+    training = catalog.find_training(workspace, run_name)
+    # A run that was imported has its own name alone.
+    return free_name(str(training.settings.get("extension", training.id)), workspace.list_exports().__contains__)
+
+
+def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    from core import export as work
+
+    return work.run(options, workspace, reporter)

@@ -1,0 +1,23 @@
+"""The verb `recogniser`; its work is `core.recogniser`."""
+
+from __future__ import annotations
+
+from config.schema import RecogniserOptions
+from core.jobs.events import Result
+from core.jobs.reporter import Reporter
+from core.submission.job_subjects import Names
+from core.workspace import Workspace
+
+
+def check(workspace: Workspace, options: RecogniserOptions) -> None:
+    """Its needs are all that can be checked before the work."""
+
+
+def subject(names: Names) -> str:
+    return names["dataset"]
+
+
+def run(options: RecogniserOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    from core import recogniser as work
+
+    return work.run(options, workspace, reporter)

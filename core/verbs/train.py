@@ -1,0 +1,67 @@
+"""The verb `train`; its work is `core.train`."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from config import schema
+from config.errors import UserError
+from config.schema import PreflightOptions, TrainOptions
+from core.dataset import languages, review
+from core.jobs.events import Result
+from core.jobs.reporter import Reporter
+from core.library import catalog, model_info, records
+from core.library.records import ExtensionRecord
+from core.submission.job_subjects import Names
+from core.submission.requirements import dataset_language
+from core.workspace import Workspace
+from data import manifest
+from data.splits import why_untrainable
+
+
+def check(workspace: Workspace, options: TrainOptions) -> None:
+    """What is there must be in a language that it can be used for; what is not there yet is checked by the worker."""
+    # A tracker is named as its package.
+    if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:
+        raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
+                        f"Install it (pip install {options.tracker}), or choose no tracker.")
+
+    schema.check_sharding(options, schema.get_world_size(options.processes))
+    if options.dataset in workspace.list_datasets() and not isinstance(options, PreflightOptions):
+        review.check_texts_match(workspace, options.dataset, options.mismatch_action)
+
+    try:
+        record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+        base = model_info.base_languages(workspace, record.origin.model)
+    except UserError:
+        return
+    if options.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:
+        raise catalog.no_conditioner_layers(options.adapter_rank_conditioner)
+    language = dataset_language(workspace, options.dataset)
+    if language:
+        languages.check_targets(options.dataset, language.split(","), record.languages, base,
+                                record.origin.earlier_languages)
+        try:
+            clips = manifest.load(workspace.dataset(options.dataset)).clips
+        except UserError:
+            # A damaged dataset is reported by the worker.
+            return
+        fault = why_untrainable(clips)
+        if fault:
+            raise UserError(f"The dataset {options.dataset!r} cannot be trained on: {fault}.",
+                            "Add recordings of the same speakers, or prepare it with another held-out share "
+                            "(--held-out); clips without a speaker share one.")
+
+    for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
+        for language in filter(None, dataset_language(workspace, name).split(",")):
+            languages.check_replayed(name, language, base)
+
+
+def subject(names: Names) -> str:
+    return f"{names['extension']} on {names['dataset']}"
+
+
+def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    from core import train as work
+
+    return work.run(options, workspace, reporter)

@@ -1,6 +1,0 @@
-"""Speak a text."""
-
-from scripts.command import run_script
-
-if __name__ == "__main__":
-    run_script("synthesize")
