@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -70,6 +70,7 @@ _ROMAN = "[IVXLC]{1,7}"
 _LETTER = re.compile(r"[^\W_]")
 # Scripts that put no space between words: a chunk may end after any word of a dictionary when nothing better is near.
 UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_WINDOW = 4000  # characters that are divided into sentences at once
 _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or of a space, for it to be cut there
 
 
@@ -123,12 +124,31 @@ def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[
     for paragraph in _PARAGRAPH.split(text):
         if code in _SENTENCEX:
             parts: list[str] = []
-            for sentence in sentencex.segment(code, paragraph):
+            for sentence in _segmented(code, paragraph):
                 parts += _split_by_signs(sentence, more_ends)
             sentences += _strip(_joined(parts, paragraph, code))
         else:
             sentences += _strip(_split_by_marks(paragraph, more_ends, code))
     return sentences
+
+
+def _segmented(code: str, paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph by sentencex, whose time grows with the square of a text: it gets one in windows.
+
+    The last sentence of a window may go on in the next one, so that one begins with it.
+    """
+    start = 0
+    while len(paragraph) - start > _WINDOW:
+        window = paragraph[start:start + _WINDOW]
+        sentences = list(sentencex.segment(code, window))
+        end = len(window) - len(sentences[-1])
+        if end > 0:
+            yield from sentences[:-1]
+        else:
+            end = window.rfind(" ") + 1 or len(window)
+            yield window[:end]
+        start += end
+    yield from sentencex.segment(code, paragraph[start:])
 
 
 def _strip(sentences: Iterable[str]) -> list[str]:

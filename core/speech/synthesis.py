@@ -448,6 +448,8 @@ def find_voice(model: TTSModel, name: str, emotion: EmotionOptions | None = None
         return voices[name]
     if not name and voices:
         return next(iter(voices.values()))
+    if Path(name).is_absolute():
+        confinement.check(name)  # before it is told whether it exists
     if not name or not Path(name).expanduser().is_file():
         raise UserError(
             f"{name!r} is neither a voice of the model nor a recording." if name else

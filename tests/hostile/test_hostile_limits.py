@@ -11,6 +11,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from core.jobs.job import change_options, create_job, load_job, public_name
 from core.jobs.state import JobBoard
 from core.library import certificate
 from core.library.records import EXPORT_SUMS
+from core.sources import prompt_lists
 from core.workspace import Workspace
 from data import durable_files, normalisers, text_chunking, unspoken_text
 from data.importers.tables import given_cell, safe_cell
@@ -90,6 +92,23 @@ def seconds(run: Callable[[str], object], text: str) -> float:
     begun = time.process_time()
     run(text)
     return time.process_time() - begun
+
+
+@pytest.mark.parametrize("sign", ["\u1208\u1362", "`", "\u4f60\u3002"])
+def test_twice_the_prompts_take_twice_the_time(sign: str) -> None:
+    def parse(text: str) -> None:
+        with suppress(UserError):  # a list has at most 5,000 sentences
+            prompt_lists.parse_prompts(text, "am")
+
+    parse(sign)
+    # By the square of the text it would be 16 times.
+    assert seconds(parse, sign * (1 << 16)) < 8 * max(0.02, seconds(parse, sign * (1 << 14)))
+
+
+def test_a_long_paragraph_has_the_sentences_of_its_parts() -> None:
+    sentence = "This is a sentence, as Dr. Smith says. It has 3.5 parts! "
+    assert text_chunking.split_sentences(sentence * 500, language="en") == [
+        "This is a sentence, as Dr. Smith says.", "It has 3.5 parts!"] * 500
 
 
 @pytest.mark.parametrize("unit", [unit if unit in QUICK_UNITS else pytest.param(unit, marks=pytest.mark.slow)

@@ -136,7 +136,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 def test_a_reader_refuses_a_name_outside_in_the_same_words_whether_it_exists(reader: str, way: str,
                                                                             workspace: Workspace,
                                                                             tmp_path: Path) -> None:
-    answers = []
+    answers = list[str]()
     for name in ("dataset.yaml", "dataset.yamm") if reader != "a dataset" else ("dataset.yaml",):
         folder = workspace.datasets / "../../secret" if way == "up" else tmp_path / "secret"
         with pytest.raises(UserError) as refusal:
@@ -252,12 +252,17 @@ def test_an_ordinary_word_is_a_value_of_the_page(text: str, workspace: Workspace
 
 
 def test_a_text_of_several_lines_is_never_taken_for_a_path(workspace: Workspace) -> None:
-    heard = []
+    events = list[tuple[object, ...]]()
+
+    def note(*values: object) -> list[object]:
+        events.append(values)
+        return [None]
+
     with gr.Blocks():
         text, path = gr.Textbox(lines=3), gr.Textbox()
-    run = guarded(lambda *values: [heard.append(values)], 1, workspace, [text, path])
+    run = guarded(note, 1, workspace, [text, path])
     run("/etc/hostname is a file", "a")
-    assert heard == [("/etc/hostname is a file", "a")]
+    assert events == [("/etc/hostname is a file", "a")]
     assert "may be read" in str(run("a", "/etc/hostname"))
 
 
