@@ -28,7 +28,7 @@ OTHERS = {
     "storage": {"storage": ("Sizes, deletion and the bin", "list")},
 }
 """Commands that are no jobs: title and example."""
-_NO_COMMANDS = {"command", "scripts", "suggestions"}
+_NO_COMMANDS = {"command", "scripts", "suggestions", "verb"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

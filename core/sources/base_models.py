@@ -486,9 +486,12 @@ def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, Expec
         progress = DownloadProgress(reporter, sum(file.expected.size for file in files))
         checked = {}
         for file in files:
+            # The source is a descriptor, so the progress names the file itself.
+            def add(size: int, _source: str, name: str = file.path.name) -> None:
+                progress.add(size, name)
+
             with confinement.verified(file.path) as source:
-                hasher = hash_with_progress(Path(source), file.expected,
-                                            lambda size, _source, name=file.path.name: progress.add(size, name))
+                hasher = hash_with_progress(Path(source), file.expected, add)
                 fault = hasher.fault() or _format_fault(Path(source), file.name)
             if fault:
                 raise UserError(f"{file.path} is damaged: {fault}.", "Get that file again, or download the model.")

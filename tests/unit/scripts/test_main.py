@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def test_all_commands_are_listed_by_task(capsys: pytest.CaptureFixture[str]) -> 
     listed = set(re.findall(r"python -m scripts (\w+)", capsys.readouterr().out))
     texts = {path.stem: path.read_text("utf-8") for path in (ROOT / "scripts").glob("*.py")}
     programs = {name for name, text in texts.items() if "__main__" in text and "This file is not a command" not in text}
-    assert listed == programs - {"__main__", "install", "lightning"} | set(VERBS)  # the last two prepare a machine
+    no_commands = {"__main__", "verb", "install", "lightning"}  # the last two prepare a machine
+    assert listed == programs - no_commands | set(VERBS)
 
 
 def test_every_verb_is_a_command() -> None:
@@ -36,6 +38,21 @@ def test_the_former_name_of_the_training_runs_it_too() -> None:
     for words in (["-m", "scripts", "train"], ["-m", "scripts.train"], [str(ROOT / "scripts" / "train.py")]):
         done = subprocess.run([sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout.split()) == (0, help_of("-m", "scripts", "train").split())
+
+
+def test_every_verb_keeps_its_former_name() -> None:
+    """Notes, scripts and job files of people have `python -m scripts.prepare`."""
+    files = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    without_file = sorted(set(VERBS) - files)
+    assert len(without_file) > 15
+    for verb in without_file:
+        found = find_spec(f"scripts.{verb}")
+        assert found is not None
+        assert found.origin == str(ROOT / "scripts" / "verb.py")
+    assert find_spec("scripts.nosuch") is None
+    done = subprocess.run([sys.executable, "-m", "scripts.prepare", "--help"], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stdout.split()) == (0, help_of("-m", "scripts", "prepare").split())
 
 
 @pytest.mark.parametrize("words", [["prepare", "--dataset", "mine", "--source", "/nope/x", "--language", "sw"],
