@@ -251,9 +251,11 @@ def _world_size_error(run_dir: Path, step: int, options: TrainOptions, world_siz
     """The error for the same options with another number of processes, as torchrun can start them."""
     # torchrun sets the number of processes itself, so the options then hold another number.
     by_torchrun = saved_world_size != options.processes
-    start = ("torchrun", "--nproc-per-node", str(saved_world_size)) if by_torchrun else ("python",)
+    # torchrun takes one module; another start is by the command that is shown everywhere.
+    start = (("torchrun", "--nproc-per-node", str(saved_world_size), "-m", "scripts.train") if by_torchrun
+             else ("python", "-m", "scripts", "train"))
     workspace = str(run_dir.parent.parent)
-    command = shlex.join((*start, "-m", "scripts.train", "--workspace", workspace, "--resume", run_dir.name))
+    command = shlex.join((*start, "--workspace", workspace, "--resume", run_dir.name))
     started = f"was started with {_count_processes(saved_world_size)}{' by torchrun' if by_torchrun else ''}"
     clips = options.batch_size * options.gradient_accumulation
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""

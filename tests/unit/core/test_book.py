@@ -23,9 +23,9 @@ from core.jobs.reporter import StopRequested
 from core.library.learning import SentenceHealth
 from core.speech import audiobook
 from core.speech.audiobook import Cue
-from core.submission import requirements
 from core.submission.jobs import check_requirements
 from core.text import manuscript
+from core.verbs import book as book_verb
 from core.workspace import Workspace
 from data.books.reading import read_book
 from models.registry import family
@@ -345,7 +345,7 @@ def test_what_cannot_be_read_is_refused_before_it_is_queued(world: Workspace, tm
 
 def test_without_ffmpeg_the_submission_is_refused(world: Workspace, tmp_path: Path,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "ffmpeg_path", lambda: None)
+    monkeypatch.setattr(book_verb, "ffmpeg_path", lambda: None)
     with pytest.raises(UserError, match="ffmpeg, which is not on this machine") as refusal:
         check_requirements(world, "book", options(tmp_path, m4b=True))
     assert "apt install ffmpeg" in refusal.value.hint
