@@ -176,11 +176,11 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
                 export = resolve(workspace, name).folder
                 records.check_export_files(export)
                 # Figures of other files belong into no certificate.
-                result = verification.verify_export(workspace, export)
-                if result.outcome is Outcome.OTHER_FILES:
-                    warn(f"{result.describe()} The report is not added to {name}.")
+                verified = verification.verify_export(workspace, export)
+                if verified.outcome is Outcome.OTHER_FILES:
+                    warn(f"{verified.describe()} The report is not added to {name}.")
                     continue
-                proof = result.proof
+                proof = verified.proof
                 changed = evaluation_report.attach(export, reporter.directory, report, name, proof)
                 # A sender's certificate has no signature of this workspace, before and after.
                 if verification.is_own(workspace, proof):
