@@ -444,7 +444,7 @@ def test_a_new_file_beside_a_checkpoint_or_its_base(attacked: Workspace, name: s
     assert_not_green(attacked, "run", Outcome.OTHER_FILES)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "picture.png", ".gitattributes", ".DS_Store", "README.md"])
+@pytest.mark.parametrize("name", ["notes.txt", "picture.png", ".gitattributes", ".DS_Store"])
 def test_a_note_beside_an_export_is_no_other_model(attacked: Workspace, name: str) -> None:
     (export_of(attacked) / name).write_bytes(b"x")
     assert outcome(attacked, "export") is Outcome.PASSED

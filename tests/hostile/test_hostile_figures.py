@@ -26,7 +26,7 @@ from core.sources import recognisers
 from core.sources.hub import Hub
 from core.speech import scoring
 from core.workspace import Workspace
-from data.durable_files import hash_file
+from data.durable_files import check_no_link_out, hash_file
 from scripts import certify as script
 from tests.hostile import certified_world as world
 from tests.hostile.certified_world import EXPORT, copied, export_of, outcome, relist, rewrite, run_of, seal
@@ -225,7 +225,12 @@ def test_weights_that_change_while_they_are_evaluated_are_refused(attacked: Work
 def test_clips_of_other_weights_are_not_measured_when_an_evaluation_goes_on(attacked: Workspace, monkeypatch) -> None:
     spoken: list[str] = []
     speak = evaluate._SynthesisWorker.speak
-    monkeypatch.setattr(evaluate._SynthesisWorker, "speak", lambda *given: [spoken.append("x"), speak(*given)][1])
+
+    def count(worker: evaluate._SynthesisWorker, batch: object) -> object:
+        spoken.append("x")
+        return speak(worker, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluate._SynthesisWorker, "speak", count)
     evaluated(attacked, OF_RUN)
     evaluated(attacked, OF_RUN)
     assert len(spoken) == 1
@@ -394,19 +399,21 @@ def test_a_file_that_changes_after_its_check_is_not_committed(attacked: Workspac
     monkeypatch.setattr(HfApi, "create_repo", lambda *given, **more: None)
     monkeypatch.setattr(HfApi, "model_info", lambda *given, **more: SimpleNamespace(private=True))
     monkeypatch.setattr(HfApi, "preupload_lfs_files", lambda *given, **more: None)
-    monkeypatch.setattr(HfApi, "create_commit", lambda *given, **more: committed.append(given) or SimpleNamespace(
-        oid="0" * 40))
+
+    def commit(*given: object, **more: object) -> SimpleNamespace:
+        committed.append(given)
+        return SimpleNamespace(oid="0" * 40)
+
+    monkeypatch.setattr(HfApi, "create_commit", commit)
     pushed(attacked, monkeypatch)
     assert len(committed) == 1
 
-    check = push.check_no_link_out
-
     def swapping(folder: Path, name: str) -> Path:
-        path = check(folder, name)
+        path = check_no_link_out(folder, name)
         world.flip_bit(folder / "codec.safetensors")
         return path
 
-    monkeypatch.setattr(push, "check_no_link_out", swapping)
+    monkeypatch.setattr("core.push.check_no_link_out", swapping)
     with pytest.raises(UserError, match="codec.safetensors changed while it was pushed"):
         pushed(attacked, monkeypatch)
     assert len(committed) == 1
