@@ -27,6 +27,10 @@ TABS = """[...document.querySelectorAll('[role=tab][id^=tab-]')].map(
   (tab) => [tab.id.slice(4, -7), Boolean(tab.closest('#tabs'))])"""
 """The id of each tab, and whether it is in the bar of the page and not beside it."""
 
+MISNAMED = """[...document.querySelectorAll('[role=tab][data-description]')].map(
+  (tab) => [tab.textContent.trim(), tab.getAttribute('aria-label')]).filter(([seen, name]) => !name.includes(seen))"""
+"""The tabs whose name for a screen reader lacks the word that is seen."""
+
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -72,8 +76,11 @@ def test_no_tab_shows_english(browser: Browser, url: str) -> None:
             if texts := in_english(page):
                 missing[language, tab] = texts
 
+    # The name of a tab has the word that is seen, whichever state it has.
+    misnamed = {language: page.evaluate(MISNAMED) for language, page in pages.items()}
     for page in pages.values():
         page.context.close()
+    assert not any(misnamed.values()), misnamed
     assert missing == {}, "`python -m scripts.dev.page_texts --missing LANGUAGE` lists them"
 
 
