@@ -13,6 +13,7 @@ import gradio as gr
 from config import foreign
 from config.errors import UserError
 from config.schema import CertifyOptions, CompareOptions, SynthesizeOptions
+from core.dataset import original_recordings
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
@@ -193,7 +194,7 @@ def clips_view(page: Page, view: View) -> Html:
     dataset = _dataset_of(view, speaking)
 
     def recording(text: str) -> str:
-        original = records.original_recording(page.workspace, dataset, text)
+        original = original_recordings.original_recording(page.workspace, dataset, text)
         return media.url("datasets", original.dataset, original.audio) if original else ""
 
     pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state), recording)

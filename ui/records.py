@@ -22,7 +22,6 @@ from core.library.certificate import CERTIFICATE, NOT_PROVEN_YET
 from core.library.learning import LearningReport, read_report
 from core.library.verification import HashFile, NotHashed, Verification, hash_cache
 from core.workspace import Workspace, resolve_inside
-from data.durable_files import check_no_link_out
 
 _RECORDINGS_CER = re.compile("error_(.+)_recordings")
 
@@ -107,45 +106,6 @@ def held_out_texts(workspace: Workspace, name: str, limit: int = 6, language: st
             return heapq.nsmallest(limit, filter(None, texts), key=len)
     except (OSError, ValueError, UserError):
         return []
-
-
-@dataclass(frozen=True)
-class OriginalRecording:
-    """The recording of a sentence in a dataset."""
-
-    dataset: str
-    audio: str  # relative to the dataset
-    speaker: str
-
-
-def original_recording(workspace: Workspace, dataset: str, text: str) -> OriginalRecording | None:
-    """The recording of a sentence of a dataset; None if one of the three is not there."""
-    try:
-        folder = resolve_inside(workspace.datasets, dataset)
-        recording = _recordings(folder / "manifest.jsonl").get(_plain(text))
-        is_present = recording is not None and check_no_link_out(folder, recording[0]).is_file()
-    except (OSError, ValueError, UserError):
-        return None
-    return OriginalRecording(dataset, *recording) if recording and is_present else None
-
-
-@foreign.cached_by_file(2)
-def _recordings(manifest: Path) -> dict[str, tuple[str, str]]:
-    """Recording and speaker by text without case, marks and spaces; of equal texts that of a held-out clip."""
-    recordings: dict[str, tuple[str, str]] = {}
-    with foreign.open_plain(manifest) as file:
-        for line in file:
-            clip = foreign.loads(line) if line.strip() else None
-            if isinstance(clip, dict):
-                # Texts are compared without case and marks, as a person may type them.
-                text = _plain(str(clip.get("text", "")))
-                if text not in recordings or clip.get("split") == "held_out":
-                    recordings[text] = str(clip.get("audio", "")), str(clip.get("speaker", ""))
-    return recordings
-
-
-def _plain(text: str) -> str:
-    return "".join(character for character in text.casefold() if character.isalnum())
 
 
 def _count(value: object) -> int | None:

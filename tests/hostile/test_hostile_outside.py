@@ -18,6 +18,7 @@ from config import confinement, foreign
 from config.errors import UserError
 from config.schema import EvaluateOptions, PackOptions, TrainOptions
 from core import pack
+from core.dataset import original_recordings
 from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader
 from core.library import model_info, reference_voices
@@ -84,7 +85,7 @@ def test_no_name_in_a_record_reads_a_folder_outside(way: str, workspace: Workspa
     run = imported_run(workspace, dataset=name, extension=name)
     state = JobReader(load_job(workspace, run)).state()
     seen = [job_subjects.subject(state), records.dataset(workspace, name), records.held_out_texts(workspace, name),
-            records.original_recording(workspace, name, SECRET), model_info.voice_names(workspace, name),
+            original_recordings.original_recording(workspace, name, SECRET), model_info.voice_names(workspace, name),
             model_info.languages_of_dataset(workspace, name), reference_voices.list_speakers(workspace.datasets / name)]
     folder = workspace.exports / foreign_workspace.EXPORT
     values = json.loads((folder / "export.json").read_text())
