@@ -128,16 +128,23 @@ def encode_clip(encoder: PhoneticEncoder, waveform: torch.Tensor) -> torch.Tenso
 
 
 def train_head(clips: Sequence[LabelledClip], config: CTCHeadConfig, epochs: int, cpu_seconds: float,
-               device: torch.device, seed: int = 0, progress: ProgressCallback = no_progress) -> TrainedHead:
-    """Train a head for `epochs`, or as many as fit into `cpu_seconds` of processor time; its EMA is returned."""
+               device: torch.device, seed: int = 0, progress: ProgressCallback = no_progress,
+               start_head: CTCHead | None = None) -> TrainedHead:
+    """Train a head for `epochs`, or as many as fit into `cpu_seconds` of processor time; its EMA is returned.
+
+    `start_head`: the head of an earlier training, which goes on with its weights and its mean of features.
+    """
     torch.manual_seed(seed)
     rng = random.Random(seed)
 
     # Features are standardised by statistics of a sample of the clips.
     network = CTCHead(config).to(device)
-    sample = torch.cat([clip.features.float() for clip in rng.sample(clips, min(len(clips), 200))])
-    network.mean.copy_(sample.mean(0))
-    network.std.copy_(sample.std(0).clamp(min=1e-3))
+    if start_head is not None:
+        network.load_state_dict(start_head.state_dict())
+    else:
+        sample = torch.cat([clip.features.float() for clip in rng.sample(clips, min(len(clips), 200))])
+        network.mean.copy_(sample.mean(0))
+        network.std.copy_(sample.std(0).clamp(min=1e-3))
 
     average = copy.deepcopy(network).eval()
     optimizer = torch.optim.AdamW(network.parameters(), _LEARNING_RATE, betas=(0.9, 0.98), weight_decay=_WEIGHT_DECAY)
