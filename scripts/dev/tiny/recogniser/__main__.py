@@ -37,7 +37,7 @@ from models.tiny.recogniser import PhoneticRecogniserConfig, TinyRecogniser
 from scripts.command import exit_with
 from scripts.dev.tiny.pack import PACK
 from scripts.dev.tiny.recogniser import corpus
-from scripts.dev.tiny.recogniser.corpus import Clip, Counts, Speaker
+from scripts.dev.tiny.recogniser.corpus import Counts, Speaker, SpokenText
 
 SEED = 0
 STAGES = ("texts", "transcribe", "features", "train", "test")
@@ -63,7 +63,7 @@ def transcribe(folder: Path, whisper: Path) -> None:
     print(f"transcribe: {len(rows)} of {len(paths)} recordings are used", flush=True)
 
 
-def split(clips: Sequence[Clip]) -> tuple[list[Clip], list[Clip]]:
+def split(clips: Sequence[SpokenText]) -> tuple[list[SpokenText], list[SpokenText]]:
     """Clips to train on and held-out clips."""
     held_out = set(random.Random(SEED).sample(range(len(clips)), len(clips) // HELD_OUT))
     return ([clip for number, clip in enumerate(clips) if number not in held_out],

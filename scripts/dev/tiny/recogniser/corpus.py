@@ -53,7 +53,7 @@ _PROSE = re.compile(r"[^\W\d_][^\W\d_' ,-]*(?:[ ,'’-]+[^\W\d_]+)+")
 
 
 @dataclass(frozen=True)
-class Clip:
+class SpokenText:
     """A text and how it is spoken: by a voice of espeak-ng, or in a recording."""
 
     source: str
@@ -75,13 +75,13 @@ class Counts:
     people: int = 2
 
 
-def read_recordings(folder: Path, source: str, language: str) -> list[Clip]:
+def read_recordings(folder: Path, source: str, language: str) -> list[SpokenText]:
     """The recordings in a folder with `metadata.jsonl`, whose rows have `audio` and `text`."""
     rows = [json.loads(line) for line in (folder / "metadata.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [Clip(source, language, row["text"], recording=folder / row["audio"]) for row in rows]
+    return [SpokenText(source, language, row["text"], recording=folder / row["audio"]) for row in rows]
 
 
-def speech_clips(counts: Counts, seed: int) -> list[Clip]:
+def speech_clips(counts: Counts, seed: int) -> list[SpokenText]:
     """What espeak-ng speaks, in an order in which each beginning has something of every language and kind."""
     rng = random.Random(seed)
     clips = []
@@ -91,13 +91,13 @@ def speech_clips(counts: Counts, seed: int) -> list[Clip]:
         texts = sentences.build(language, _POOL[language], 40, 0).train
         for _ in range(counts.model):
             text = ", ".join(rng.sample(texts, rng.choice((1, 1, 2))))
-            clips.append(Clip("model", language, text, rng.choice(VOICES[language]), is_plain=True))
+            clips.append(SpokenText("model", language, text, rng.choice(VOICES[language]), is_plain=True))
 
     # Many words, in many voices.
     for language, count in counts.wide:
         for text in wide_texts(language, count, rng):
             voice = rng.choice(_WIDE_VOICES[language]) + rng.choice(_VARIANTS)
-            clips.append(Clip("wide", language, text, voice, rng.randint(*_RATES)))
+            clips.append(SpokenText("wide", language, text, voice, rng.randint(*_RATES)))
     rng.shuffle(clips)
     return clips
 
@@ -160,7 +160,7 @@ class Speaker:
         self.espeak = Espeak(SAMPLE_RATE)
         self.extractor, self.vocoder = family.load_extractor(pack, cpu), family.load_vocoder(pack, cpu)
 
-    def speak(self, clip: Clip) -> torch.Tensor:
+    def speak(self, clip: SpokenText) -> torch.Tensor:
         """Waveform (S,) at 16 kHz as it is recorded or spoken."""
         if clip.recording is not None:
             return audio.load(clip.recording, SAMPLE_RATE)
@@ -216,7 +216,8 @@ def load_encoder() -> PhoneticEncoder:
     return encoder
 
 
-def write_features(folder: Path, clips: Sequence[Clip], speaker: Speaker, encoder: PhoneticEncoder) -> Iterator[str]:
+def write_features(folder: Path, clips: Sequence[SpokenText], speaker: Speaker,
+                   encoder: PhoneticEncoder) -> Iterator[str]:
     """Write the missing files of the corpus; yields a line for each."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, len(clips), SHARD)):
@@ -242,7 +243,7 @@ def write_features(folder: Path, clips: Sequence[Clip], speaker: Speaker, encode
 
 
 @dataclass(frozen=True)
-class Corpus:
+class EncodedSpeech:
     """Clips to train on, the letters that their labels stand for, and minutes by source and language."""
 
     clips: list[LabelledClip]
@@ -250,7 +251,7 @@ class Corpus:
     minutes: dict[str, float]
 
 
-def read_features(folders: Iterable[Path]) -> Corpus:
+def read_features(folders: Iterable[Path]) -> EncodedSpeech:
     """The corpora in `folders`; their features stay on disk."""
     rows, views = [], []
     for folder in folders:
@@ -270,4 +271,4 @@ def read_features(folders: Iterable[Path]) -> Corpus:
         clip = LabelledClip(view, torch.tensor(labels), LANGUAGES.index(row["language"]))
         if fits(clip.labels, len(view)):
             clips.append(clip)
-    return Corpus(clips, letters, minutes)
+    return EncodedSpeech(clips, letters, minutes)

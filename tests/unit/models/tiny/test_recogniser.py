@@ -29,6 +29,7 @@ def save_recogniser(path: Path) -> PhoneticRecogniserConfig:
     torch.manual_seed(0)
     config = PhoneticRecogniserConfig(LANGUAGES, LETTERS, width=16, blocks=1)
     head = CTCHead(config.head)
+    assert head.language is not None
     torch.nn.init.normal_(head.language.weight, std=5.0)
     save_module(path, head, config)
     return config

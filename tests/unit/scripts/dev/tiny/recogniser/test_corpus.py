@@ -13,9 +13,9 @@ import torch
 from models.phonetic_encoder.encoder import FEATURES
 from models.tiny.recogniser import letters_of
 from scripts.dev.tiny.recogniser import corpus
-from scripts.dev.tiny.recogniser.corpus import Clip
+from scripts.dev.tiny.recogniser.corpus import SpokenText
 
-CLIPS = [Clip("wide", language, text) for language, text in
+CLIPS = [SpokenText("wide", language, text) for language, text in
          (("en", "two words"), ("fr", "l'été"), ("am", "ሰላም"), ("en", "more words"), ("en", "the last"))]
 
 
@@ -24,7 +24,7 @@ class SmallSpeaker:
 
     spoken = 0
 
-    def speak(self, clip: Clip) -> torch.Tensor:
+    def speak(self, clip: SpokenText) -> torch.Tensor:
         self.spoken += 1
         return torch.ones(16000)
 
