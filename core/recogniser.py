@@ -40,6 +40,7 @@ from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.normalisers import TextNormaliser
 from models.base import RecognitionScore
 from models.phonetic_encoder import encoder as phonetic_encoder
+from models.phonetic_encoder.ctc_head import CTCHeadConfig
 from models.phonetic_encoder.encoder import SAMPLE_RATE, PhoneticEncoder
 
 # Seconds of a CPU for an hour of speech, for features and training; 360 are promised.
@@ -114,7 +115,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
     with stage(reporter, "train recogniser"):
         seconds_left = max(1.0, budget - (time.process_time() - start))
         epochs = min(_MANY_EPOCHS, max(_FEW_EPOCHS, round(EPOCHS * (3600 / seconds) ** 0.5)))
-        trained = dataset_recogniser.train_head(usable, len(letters), epochs, seconds_left, device, seed,
+        trained = dataset_recogniser.train_head(usable, CTCHeadConfig(len(letters)), epochs, seconds_left, device, seed,
                                                 progress_callback(reporter, "Stopped; the recogniser was not stored."))
 
     with stage(reporter, "held-out error"):
@@ -124,7 +125,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
         scores: dict[str, list[RecognitionScore]] = {}
         rows = []
         for clip in held_out:
-            log_probs = dataset_recogniser.read_features(trained.head, clip.features).numpy()
+            log_probs = trained.head.log_probabilities(clip.features).numpy()
             score = RecognitionScore.of(clip.letters, dataset_recogniser.decode(log_probs, letters, language_model))
             scores.setdefault(clip.clip.language, []).append(score)
             rows.append(_row(clip, score))
@@ -132,7 +133,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
 
         # Training clips are read without the language model, which has learned their texts.
         for clip in training:
-            labels = greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy())
+            labels = greedy(trained.head.log_probabilities(clip.features).numpy())
             rows.append(_row(clip, RecognitionScore.of(clip.letters, "".join(letters[label - 1] for label in labels))))
 
     # An older recogniser of this dataset is replaced.

@@ -68,7 +68,7 @@ class DatasetRecogniser:
 
     def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """See `models.base.CTCRecogniser`."""
-        return read_features(self._head, self._encoder.encode(waveform))
+        return self._head.log_probabilities(self._encoder.encode(waveform))
 
     def normalise(self, text: str, language: str) -> str:
         """See `models.base.CTCRecogniser`."""
@@ -95,6 +95,7 @@ class LabelledClip:
 
     features: torch.Tensor  # (F, 1024) float16
     labels: torch.Tensor  # (T,) int64
+    language: int = 0  # index of a head of several languages
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,24 @@ def encode_clip(encoder: PhoneticEncoder, waveform: torch.Tensor) -> torch.Tenso
         return encoder.encode(waveform).half().cpu()
 
 
-def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_seconds: float, device: torch.device,
-               seed: int = 0, progress: ProgressCallback = no_progress) -> TrainedHead:
-    """Train a head for `epochs`, or as many as fit into `cpu_seconds` of processor time; its EMA is returned."""
+def train_head(clips: Sequence[LabelledClip], config: CTCHeadConfig, epochs: int, cpu_seconds: float,
+               device: torch.device, seed: int = 0, progress: ProgressCallback = no_progress,
+               start_head: CTCHead | None = None) -> TrainedHead:
+    """Train a head for `epochs`, or as many as fit into `cpu_seconds` of processor time; its EMA is returned.
+
+    `start_head`: the head of an earlier training, which goes on with its weights and its mean of features.
+    """
     torch.manual_seed(seed)
     rng = random.Random(seed)
 
     # Features are standardised by statistics of a sample of the clips.
-    network = CTCHead(CTCHeadConfig(letters)).to(device)
-    sample = torch.cat([clip.features.float() for clip in rng.sample(clips, min(len(clips), 200))])
-    network.mean.copy_(sample.mean(0))
-    network.std.copy_(sample.std(0).clamp(min=1e-3))
+    network = CTCHead(config).to(device)
+    if start_head is not None:
+        network.load_state_dict(start_head.state_dict())
+    else:
+        sample = torch.cat([clip.features.float() for clip in rng.sample(clips, min(len(clips), 200))])
+        network.mean.copy_(sample.mean(0))
+        network.std.copy_(sample.std(0).clamp(min=1e-3))
 
     average = copy.deepcopy(network).eval()
     optimizer = torch.optim.AdamW(network.parameters(), _LEARNING_RATE, betas=(0.9, 0.98), weight_decay=_WEIGHT_DECAY)
@@ -168,7 +176,7 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
                 features[number, begin:begin + rng.randint(1, _MASK_FRAMES)] = 0
 
         with arithmetic.autocast():
-            logits = network(features)
+            logits = network(features, torch.tensor([clip.language for clip in batch], device=device))
         labels = torch.cat([clip.labels for clip in batch])
         lengths = torch.tensor([len(clip.labels) for clip in batch])
         # The loss is a mean over letters, so long clips count more.
@@ -201,13 +209,6 @@ def _batches(clips: Sequence[LabelledClip], batch_size: int, rng: random.Random)
             batches += [block[begin:begin + batch_size] for begin in range(0, len(block), batch_size)]
         rng.shuffle(batches)
         yield from batches
-
-
-@torch.inference_mode()
-def read_features(head: CTCHead, features: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities (F, letters + 1) on the CPU of features (F, 1024)."""
-    rows = head.standardise(features.float().to(head.mean.device))
-    return head(rows[None])[0].float().log_softmax(-1).cpu()
 
 
 def decode(log_probs: np.ndarray, letters: Sequence[str], language_model: CharacterNGram) -> str:

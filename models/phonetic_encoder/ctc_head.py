@@ -21,13 +21,17 @@ STACKED = 2  # frames of features that enter together
 
 @dataclass(frozen=True)
 class CTCHeadConfig:
-    """Sizes of the head; label 0 is the blank, label i + 1 is letter i."""
+    """Sizes of the head; label 0 is the blank, label i + 1 is letter i.
+
+    A head of several `languages` has a vector for each of them, which is added to the first layer's output.
+    """
 
     letters: int
     width: int = 256
     blocks: int = 3
     kernel: int = 9
     dropout: float = 0.1
+    languages: int = 1
 
 
 class ConvNeXtBlock(nn.Module):
@@ -62,6 +66,7 @@ class CTCHead(nn.Module):
         self.register_buffer("mean", torch.zeros(FEATURES))
         self.register_buffer("std", torch.ones(FEATURES))
         self.input = nn.Linear(STACKED * FEATURES, config.width)
+        self.language = nn.Embedding(config.languages, config.width) if config.languages > 1 else None
         self.blocks = nn.ModuleList([ConvNeXtBlock(config) for _ in range(config.blocks)])
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
@@ -78,12 +83,21 @@ class CTCHead(nn.Module):
         """Features (..., 1024) with the mean 0 and the standard deviation 1 over the training split."""
         return (features - self.mean) / self.std
 
-    def forward(self, standardised: torch.Tensor) -> torch.Tensor:
-        """Standardised features (B, F, 1024) to logits (B, F, letters + 1)."""
+    def forward(self, standardised: torch.Tensor, languages: torch.Tensor | None = None) -> torch.Tensor:
+        """Standardised features (B, F, 1024), ids of their languages (B,), to logits (B, F, letters + 1)."""
         batch, frames, _ = standardised.shape
         padded = F.pad(standardised, (0, 0, 0, -frames % STACKED))
         hidden = self.input(padded.reshape(batch, padded.shape[1] // STACKED, -1))
+        if self.language is not None:
+            assert languages is not None
+            hidden = hidden + self.language(languages)[:, None]
         for block in self.blocks:
             hidden = block(hidden)
         logits = self.output(self.dropout(self.norm(hidden)))
         return logits.reshape(batch, padded.shape[1], -1)[:, :frames]
+
+    @torch.inference_mode()
+    def log_probabilities(self, features: torch.Tensor, language: int = 0) -> torch.Tensor:
+        """Log-probabilities (F, letters + 1) on the CPU of features (F, 1024) in a language."""
+        rows = self.standardise(features.float().to(self.mean.device))
+        return self(rows[None], torch.tensor([language], device=rows.device))[0].float().log_softmax(-1).cpu()

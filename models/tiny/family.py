@@ -24,7 +24,6 @@ from models.base import (
     ExportFile,
     Family,
     Features,
-    RecognitionScore,
     Sampling,
     VocoderOptions,
     Voice,
@@ -35,7 +34,7 @@ from models.speech_network import T3, T3Config
 from models.tiny import decoder_adaptation, model_folder
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import load_config, load_module
-from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork, letters_of
+from models.tiny.recogniser import TinyRecogniser
 from models.tiny.vocoder import MelVocoder, MelVocoderConfig
 from models.weights import LazyWeights
 
@@ -93,35 +92,6 @@ class TinyVocoder:
 
     def free_buffers(self) -> None:
         """See `models.base.Vocoder`."""
-
-
-class TinyRecogniser:
-    """Compares the transcript of the network with the text."""
-
-    def __init__(self, recogniser: RecogniserNetwork) -> None:
-        self.recogniser = recogniser
-        self.languages, self.letters = recogniser.config.languages, recogniser.config.letters
-        self.sample_rate = MEL_SETTINGS.sample_rate
-        self.frame_s = 2 * MEL_SETTINGS.hop_length / MEL_SETTINGS.sample_rate
-
-    def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
-        """See `models.base.CTCRecogniser`."""
-        self._check_language(language)
-        return self.recogniser.log_probabilities(audio.log_mel(waveform[None], MEL_SETTINGS), language)[0]
-
-    def normalise(self, text: str, language: str) -> str:
-        """See `models.base.CTCRecogniser`."""
-        return letters_of(text, language)
-
-    def _check_language(self, language: str) -> None:
-        if language not in self.languages:
-            raise UserError(f"The recogniser does not know {language!r}.", f"It knows: {', '.join(self.languages)}.")
-
-    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
-        """See `models.base.CTCRecogniser`."""
-        self._check_language(language)
-        mel = audio.log_mel(audio.resample(waveform, sample_rate, MEL_SETTINGS.sample_rate)[None], MEL_SETTINGS)[0]
-        return RecognitionScore.of(letters_of(text, language), self.recogniser.letters(mel, language))
 
 
 class Tiny(Family):
@@ -202,8 +172,7 @@ class Tiny(Family):
         return AdaptedDecoder(dict(tensors), codec)
 
     def load_recogniser(self, folder: Path) -> TinyRecogniser:
-        return TinyRecogniser(load_module(folder / RECOGNISER,
-                                          RecogniserNetwork(load_config(folder / RECOGNISER, RecogniserConfig))))
+        return TinyRecogniser.load(folder / RECOGNISER)
 
     def load_voices(self, folder: Path) -> dict[str, Voice]:
         """One voice per recording in `voices/`."""

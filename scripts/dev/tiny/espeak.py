@@ -74,13 +74,16 @@ class Espeak:
             index += 1
         return 0
 
-    def say(self, text: str, voice: str) -> EspeakSpeech:
-        """Speak `text` with an espeak voice such as "en-us" or "fr+f3"; silence at both ends is trimmed."""
+    def say(self, text: str, voice: str, words_per_minute: int = 0) -> EspeakSpeech:
+        """Speak `text` with an espeak voice such as "en-us" or "fr+f3"; silence at both ends is trimmed.
+
+        `words_per_minute`: 0 is the rate of this handle.
+        """
         self._samples.clear()
         self._events.clear()
         if self._library.espeak_SetVoiceByName(voice.encode()) != 0:
             raise UserError(f"espeak-ng has no voice {voice!r}.", "List them with: espeak-ng --voices")
-        self._library.espeak_SetParameter(_RATE, self._words_per_minute, 0)
+        self._library.espeak_SetParameter(_RATE, words_per_minute or self._words_per_minute, 0)
         encoded = text.encode()
         self._library.espeak_Synth(encoded, len(encoded) + 1, 0, 1, 0, _UTF8, None, None)
         self._library.espeak_Synchronize()

@@ -27,6 +27,7 @@ from data.acoustics import audio
 from data.durable_files import hash_file
 from models.base import RecognitionScore
 from models.phonetic_encoder import encoder as phonetic_encoder
+from models.phonetic_encoder.ctc_head import CTCHeadConfig
 from models.phonetic_encoder.encoder import PhoneticEncoder, dequantize, quantize
 from tests.unit.small_data import Recorder
 
@@ -111,16 +112,16 @@ def test_a_head_learns_letters_from_features() -> None:
         rows = [row for label in labels for row in (directions[label],) * 3 + (directions[0],) * 3]
         clips.append(LabelledClip(torch.stack(rows).half(), labels))
 
-    trained = dataset_recogniser.train_head(clips, 3, 20, 60.0, CPU)
+    trained = dataset_recogniser.train_head(clips, CTCHeadConfig(3), 20, 60.0, CPU)
 
-    read = [greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy()) for clip in clips]
+    read = [greedy(trained.head.log_probabilities(clip.features).numpy()) for clip in clips]
     assert sum(one == clip.labels.tolist() for one, clip in zip(read, clips, strict=True)) >= 46
 
 
 def test_training_ends_when_its_processor_time_is_used_up() -> None:
     clip = LabelledClip(torch.randn(60, 1024).half(), torch.tensor([1, 2]))
 
-    assert dataset_recogniser.train_head([clip] * 16, 2, 1000, 0.5, CPU).epochs < 1000
+    assert dataset_recogniser.train_head([clip] * 16, CTCHeadConfig(2), 1000, 0.5, CPU).epochs < 1000
 
 
 def test_the_record_states_what_it_was_trained_on_and_its_held_out_error(
