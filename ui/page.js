@@ -302,15 +302,18 @@ document.addEventListener("beforeinput", (event) => {
 
 /* Gradio names a drop zone otherwise than it shows it (6.31): its name begins with what is read there. */
 (() => {
+  const names = new WeakMap();  // by drop zone: the text that its name was taken from
   const rename = () => {
-    for (const zone of document.querySelectorAll("button[aria-label][aria-dropeffect]:not([data-named])")) {
+    for (const zone of document.querySelectorAll("button[aria-label][aria-dropeffect]")) {
+      if (names.get(zone) === zone.textContent) continue;
       const shown = zone.innerText.trim().replace(/\s+/g, " ");
       if (!shown) continue;
-      zone.setAttribute("data-named", "");
+      names.set(zone, zone.textContent);
       zone.setAttribute("aria-label", shown);
     }
   };
-  new MutationObserver(rename).observe(document, {childList: true, subtree: true});
+  // A translation changes what is read there.
+  new MutationObserver(rename).observe(document, {childList: true, characterData: true, subtree: true});
 })();
 
 /* Gradio draws a drop zone anew after an upload (6.31), and the focus would go to the page's body: the new one gets it. */

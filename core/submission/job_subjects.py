@@ -58,7 +58,7 @@ class Names:
         self._settings = settings
 
     def __getitem__(self, option: str) -> str:
-        return _short(public_name(str(self._settings.get(option) or "")))
+        return _short(self._public(option))
 
     def each(self, option: str) -> list[str]:
         """The values of an option that is a list."""
@@ -71,7 +71,11 @@ class Names:
 
     def last_part(self, option: str) -> str:
         """The last part of a path or an address, else the whole."""
-        return self[option].rpartition("/")[2] or self[option]
+        whole = self._public(option)
+        return _short(whole.rpartition("/")[2] or whole)
+
+    def _public(self, option: str) -> str:
+        return public_name(str(self._settings.get(option) or ""))
 
 
 def _short(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-NO_COMMANDS = ("command", "scripts", "suggestions")
+NO_COMMANDS = ("command", "scripts", "suggestions", "verb")
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "__init__")
 # Starting Python with all imports takes seconds, so most are run in the long tests.
 QUICK = ("doctor", "train", "install", "command", "__main__", "import_config")

@@ -28,6 +28,8 @@ def state(verb: str, title: str = "", **options: object) -> JobState:
 @pytest.mark.parametrize(("given", "about"), [
     (state("prepare", language="sw", dataset="mine", source="/data/clips.zip"), "Swahili, mine from clips.zip"),
     (state("prepare", language="am", dataset="demo", source="demo"), "Amharic, demo from demo"),
+    (state("prepare", language="sw", dataset="mine", source=f"/uploads/{'a' * 64}/clips.zip"),
+     "Swahili, mine from clips.zip"),
     (state("prepare", language="sw", dataset="m", source="https://me:secret@a.org/x.zip?key=1"),
      "Swahili, m from x.zip"),
     (state("train", "best so far", extension="tiny-sw", dataset="mine"), "best so far: tiny-sw on mine"),
