@@ -26,6 +26,7 @@ OUTCOMES: Mapping[str, tuple[Learning, ...]] = {
     "shifted texts": (Learning.NOT_LEARNED, Learning.SILENT),
     "noise base": (Learning.NOT_LEARNED, Learning.SILENT),
     "silent reader": (Learning.SILENT,),
+    "trimmed reader": (Learning.NOT_LEARNED, Learning.SILENT),  # 60 steps only
     "diverged": (Learning.NOT_LEARNED, Learning.SILENT),
     "full that broke English": (Learning.NOT_LEARNED,),  # and English and French have 3.5 nats more than before
 }
