@@ -46,7 +46,7 @@ _ALIKE = {"Latn", "Grek", "Cyrl"}  # scripts with letters that look the same
 _LATIN_TWINS = {"ε": "ɛ", "ω": "ꞷ", "γ": "ɣ", "β": "ꞵ", "φ": "ɸ", "χ": "ꭓ", **dict.fromkeys("δθλξπσψ", "")}
 """Greek letters that look like no letter of ASCII, and Latin letters of the same shape: orthographies such as that of
 Mboshi write them beside Latin letters."""
-_LATIN_CAPITALS = frozenset("ΕΒΧ")  # of these letters, capitals that do look like one of ASCII
+_LATIN_CAPITALS = frozenset("ΕΒΧ")  # Their capitals that look like a letter of ASCII.
 _NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # marks that belong to every script
 _EXAMPLE = 40  # characters
 

@@ -237,7 +237,7 @@ class EvaluationReport:
     listening: tuple[ListeningResult, ...] = ()
     groups: tuple[GroupEstimate, ...] = ()
     page: str = ""  # SHA-256 of `evaluation.html` without the listening tests
-    signature: str = ""  # by the key of the workspace that measured, of all but the listening tests
+    signature: str = ""  # HMAC by the key of the workspace that measured; not of the listening tests
 
     def model(self, name: str) -> EvaluatedModel:
         """The model called `name`."""

@@ -258,7 +258,7 @@ class LearningRecord:
 
     start: dict[str, LearningStart] = field(default_factory=dict)  # starts by language
     reports: dict[str, LearningReport] = field(default_factory=dict)  # reports by step
-    signature: str = ""  # by the key of the workspace whose training measured
+    signature: str = ""  # HMAC by the key of the workspace whose training measured
 
     def report(self, step: int) -> LearningReport:
         """The report of a step; "not measured" for a step without one."""
