@@ -68,8 +68,9 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         _write(workspace, run_dir, proof, warn)
 
     if elsewhere:
-        warn(f"{run_dir.name} was trained elsewhere, or its trainer's report was changed: that its frozen tensors did "
-             "not move in the trainer's memory, and what it learned, is what its sender reported.")
+        warn(f"{run_dir.name} was trained elsewhere, or its trainer's report was changed or is of an older version: "
+             "that its frozen tensors did not move in the trainer's memory, and what it learned, is what its sender "
+             "reported.")
     return _result(run_dir.name, proof, warn)
 
 

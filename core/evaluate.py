@@ -129,6 +129,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         reporter.emit(WarningRaised(message))
 
     with stage(reporter, "load"):
+        weights = _hash_models(workspace, options.models)
         lead = _Lead.load(options, workspace, model_cache or ModelCache())
         if options.recogniser:
             download_recogniser(options, lead.new_languages(), workspace, reporter)
@@ -137,7 +138,6 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
                                              languages=set(sentences))
         measurer = _Measurer(workspace, lead, recogniser, options)
         sentences = {language: measurer.assign_speakers(listed) for language, listed in sentences.items()}
-        weights = _hash_models(workspace, options.models)
 
     with stage(reporter, "plan"):
         tasks = {name: _tasks(options, workspace, lead, name, sentences, warn) for name in options.models}
@@ -159,8 +159,9 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
     # The figures are of the files that were there all the time.
     for name, digest in _hash_models(workspace, options.models).items():
         if digest != weights[name]:
-            raise UserError(f"The files of {name} changed while it was evaluated.",
-                            "Wait until nothing writes to them, then evaluate again.")
+            raise UserError(f"The files of {name} changed while it was evaluated, or it refers to another checkpoint "
+                            "now.",
+                            "Wait until nothing writes to them, then evaluate again; run:ID@STEP is one checkpoint.")
     with stage(reporter, "report"):
         estimates, tests = summarise(measured, options.models)
         report = EvaluationReport(

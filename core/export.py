@@ -178,7 +178,10 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         certificate.write(aside / CERTIFICATE, proof)
         samples = _write_samples(aside, again, texts, recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
-        evaluated = evaluation_report.find(workspace, record.run, record.step, verification.hash_model(workspace, ref))
+        checkpoint = f"run:{record.run}@{record.step}"
+        evaluated = evaluation_report.find(
+            workspace, record.run, record.step, lambda: verification.hash_model(workspace, checkpoint),
+            lambda sentence: reporter.emit(WarningRaised(sentence)))
         if evaluated:
             proof = evaluation_report.attach(aside, *evaluated, proof)
 

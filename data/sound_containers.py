@@ -184,7 +184,7 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
     size, offset = len(content), 0
     seconds, frames, audio_bytes = 0.0, 0, 0
     stated_s, stated_frames, stated_bytes, headers = 0.0, 0, 0, 0  # all read from the first header
-    cut_off = False
+    cut_off = searched = False
 
     while offset < size:
         frame = _mpeg_frame(content, offset)
@@ -193,7 +193,7 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
         if frame is None:
             following = _behind_tag(content, offset)
             if following is None:
-                following = _next_frame(content, offset)
+                following, searched = _next_frame(content, offset), True
             if following is None:
                 break
             offset = following
@@ -219,7 +219,8 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
         offset += frame.size
 
     if not frames:
-        return ContainerFacts(cut_off=True)
+        # Where no frame stands at once, as in FLAC behind the tag of an MP3, the decoders find out what it is.
+        return ContainerFacts(cut_off=cut_off and not searched)
     if headers == 1 and stated_frames > frames:
         cut_off = True
 

@@ -124,7 +124,9 @@ def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[
     for paragraph in _PARAGRAPH.split(text):
         if code in _SENTENCEX:
             parts: list[str] = []
-            for sentence in _segmented(code, paragraph):
+            longest_run = max(map(len, paragraph.split()), default=0)
+            windowed = _segmented if longest_run > _WINDOW else sentencex.segment
+            for sentence in windowed(code, paragraph):
                 parts += _split_by_signs(sentence, more_ends)
             sentences += _strip(_joined(parts, paragraph, code))
         else:
@@ -133,9 +135,10 @@ def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[
 
 
 def _segmented(code: str, paragraph: str) -> Iterator[str]:
-    """The sentences of a paragraph by sentencex, whose time grows with the square of a text: it gets one in windows.
+    """The sentences of a paragraph by sentencex, which gets it in windows.
 
-    The last sentence of a window may go on in the next one, so that one begins with it.
+    Its time grows with the square of a text without spaces. The last sentence of a window may go on in the next one, so
+    that one begins with it; quotations across the end of a window are cut.
     """
     start = 0
     while len(paragraph) - start > _WINDOW:

@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and not words[0].startswith("-"):
         return run_command(words[0], words[1:])
+    if words and words[0] not in ("-h", "--help"):
+        sys.stderr.write(f"{words[0]!r} comes before the command.\n"
+                         "Name the command first: python -m scripts COMMAND ...\n")
+        return USAGE_ERROR
 
     print("Each command has --help. Jobs appear on the page too (python app.py).")
     for tab, task in TASKS.items():

@@ -75,8 +75,8 @@ def check(workspace: Workspace, args: argparse.Namespace) -> int:
             if proof.base_note:
                 print(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.")
             if proof.trained_elsewhere:
-                print("It was trained elsewhere, or its trainer's report was changed: what it reported is its sender's "
-                      "word.")
+                print("It was trained elsewhere, or its trainer's report was changed or is of an older version: what "
+                      "it reported is its sender's word.")
         elif is_good:
             print(f"{signer.name if signer else ''} signed these files with this certificate: what it says is the word "
                   "of that maker.")

@@ -426,7 +426,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
     family = model_info.family_of_extension(workspace, extension).name
     devices = gpus.find_gpus() if above.get("device") != "cpu" else ()
     chosen = presets.fit(family, presets.speech_amount_of(workspace, dataset), devices,
-                                   arguments.preset or "auto", arguments.memory)
+                         arguments.preset or "auto", arguments.memory)
 
     print(f"Preset {chosen.name}: {chosen.words}")
     for reason in chosen.reasons:

@@ -210,9 +210,9 @@ def verified_view(result: Verification) -> Html:
     if result.texts_note:
         about.append(paragraph(result.texts_note, class_="small"))
     if proof.trained_elsewhere:
-        about.append(paragraph("The run was trained elsewhere, or its trainer's report was changed. That its frozen "
-                               "tensors did not move in the trainer's memory, and what it learned, is what its sender "
-                               "reported.", class_="small"))
+        about.append(paragraph("The run was trained elsewhere, or its trainer's report was changed or is of an older "
+                               "version. That its frozen tensors did not move in the trainer's memory, and what it "
+                               "learned, is what its sender reported.", class_="small"))
     if outcome is Outcome.PASSED:
         about.insert(0, paragraph(f"It belongs to these {pluralize(len(proof.files), 'file')}: sizes and hashes are "
                                   f"those that it lists. This workspace computed it.", class_="small"))

@@ -216,16 +216,19 @@ def training_outcome_view(state: JobState) -> Html:
     """The outcome of a training's best checkpoint, or of the last one that was checked while it runs."""
     if state.verb != "train":
         return NOTHING
+    claimed = verification.is_trained_elsewhere(state.job.directory)
     if state.status == "finished" and state.result:
         best = state.result.get("best_step")
         return learning_view(learning.read_report(state.job.directory, best if isinstance(best, int) else 0),
-                             claimed=verification.is_trained_elsewhere(state.job.directory))
+                             claimed=claimed)
     try:
         reports = learning.read_learning(state.job.directory).reports.values()
     except UserError:
         return NOTHING
     last = max(reports, key=lambda report: report.step, default=None)
-    return join((paragraph(f"Checked at step {last.step}:", class_="small"), learning_view(last))) if last else NOTHING
+    if last is None:
+        return NOTHING
+    return join((paragraph(f"Checked at step {last.step}:", class_="small"), learning_view(last, claimed=claimed)))
 
 
 def readable(text: str) -> str:

@@ -497,7 +497,7 @@ def current_preset(page: Page, view: View) -> FittedPreset:
         family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
         speech = presets.speech_amount_of(page.workspace, view.values["train.dataset"])
         return presets.fit(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
-                                     view.values["memory"], on_cpu=on_cpu)
+                           view.values["memory"], on_cpu=on_cpu)
 
     return view.once(("preset", *(view.values[name] for name in _PRESET_INPUTS)), fit)
 

@@ -284,8 +284,8 @@ CATALOG: tuple[CatalogEntry, ...] = (
 
 def no_conditioner_layers(adapter_rank_conditioner: int) -> UserError:
     """The refusal of adapters of this rank in the voice conditioner of a model that has no layers for them."""
-    return UserError(f"Adapters of rank {adapter_rank_conditioner} are wanted in the voice conditioner, and this model "
-                     "has none that may carry adapters.",
+    return UserError(f"--adapter-rank-conditioner is {adapter_rank_conditioner}, but this model's voice conditioner "
+                     "has no layers that can carry adapters.",
                      "Leave --adapter-rank-conditioner at 0; IndexTTS2 has such layers.")
 
 

@@ -14,7 +14,8 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from config import foreign, loading
+from config.errors import UserError
 from config.languages import language_name
 from core.library import certificate, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
@@ -316,20 +318,33 @@ def read(folder: Path) -> EvaluationReport:
     return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts evaluate.")
 
 
-def find(workspace: Workspace, run: str, step: int, weights: str) -> tuple[Path, EvaluationReport, str] | None:
-    """Folder, report and model name of the newest evaluation of a checkpoint whose files have the hash `weights`.
+def find(workspace: Workspace, run: str, step: int, hash_weights: Callable[[], str],
+         warn: Callable[[str], None]) -> tuple[Path, EvaluationReport, str] | None:
+    """Folder, report and model name of the newest evaluation of a checkpoint whose files have the hash of its weights.
 
-    Only what this workspace measured counts: a run from elsewhere may bring a report that names any run.
+    Only what this workspace measured counts: a run from elsewhere may bring a report that names any run. If there are
+    others alone, `warn` gets a sentence about them. `hash_weights` reads the weights, if there is an evaluation.
     """
-    evaluations: list[tuple[float, Path, EvaluationReport, str]] = []
+    evaluations: list[tuple[float, Path, EvaluationReport, EvaluatedModel]] = []
     for name in workspace.list_runs():
         folder = workspace.runs / name
-        if (folder / JSON).is_file() and is_own(workspace, folder):
-            report = read(folder)
-            evaluations += [(report.created, folder, report, model.name) for model in report.models
-                            if (model.run, model.step, model.weights) == (run, step, weights)]
-    newest = max(evaluations, key=lambda evaluation: evaluation[0], default=None)
-    return newest[1:] if newest else None
+        if (folder / JSON).is_file():
+            with suppress(UserError):
+                report = read(folder)
+                evaluations += [(report.created, folder, report, model) for model in report.models
+                                if (model.run, model.step) == (run, step)]
+    if not evaluations:
+        return None
+
+    weights = hash_weights()
+    usable = [(created, folder, report, model) for created, folder, report, model in evaluations
+              if model.weights == weights and is_own(workspace, folder)]
+    if not usable:
+        warn(f"No evaluation of {run} at step {step} is added: an older version or another workspace measured it, it "
+             "was changed, or its files were others. Evaluate again to have its figures in the card.")
+        return None
+    _, folder, report, model = max(usable, key=lambda evaluation: evaluation[0])
+    return folder, report, model.name
 
 
 def show(metric: str, estimate: MetricEstimate | None) -> str:

@@ -15,6 +15,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -281,7 +282,9 @@ def write_learning(run_dir: Path, record: LearningRecord) -> None:
     """Write `learning.json`, signed by the workspace of the run unless others wrote what is there."""
     workspace, values = _workspace_of(run_dir), asdict(replace(record, signature=""))
     if workspace is not None and is_own(run_dir):
-        values["signature"] = workspace_key.sign(workspace, _PURPOSE, _content(run_dir, values))
+        # A key that cannot be read, such as a colleague's, is reported when the certificate is signed.
+        with suppress(UserError):
+            values["signature"] = workspace_key.sign(workspace, _PURPOSE, _content(run_dir, values))
     write_json(run_dir / LEARNING, values)
 
 
@@ -294,7 +297,7 @@ def is_own(run_dir: Path) -> bool:
         values = json.loads(foreign.read_bytes(path))
         return workspace is not None and workspace_key.is_signed(workspace, _PURPOSE, _content(run_dir, values),
                                                                  str(values["signature"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, UserError):
         return False
 
 

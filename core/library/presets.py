@@ -119,8 +119,8 @@ def memory_class_for(gpus: Sequence[Gpu], *, on_cpu: bool = False) -> tuple[int 
     return fitting[-1], f"Found: {seen}, so it is the class of {fitting[-1]} GB."
 
 
-def fit(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str = "auto",
-               memory: str = "auto", *, on_cpu: bool = False) -> FittedPreset:
+def fit(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str = "auto", memory: str = "auto", *,
+        on_cpu: bool = False) -> FittedPreset:
     """The preset `name` for a memory class in GB; `auto` chooses by the speech there is and the GPUs found.
 
     `on_cpu`: the training uses none of the `gpus`.

@@ -93,5 +93,6 @@ def _create(workspace: Workspace) -> bytes:
 
 def _refusal(workspace: Workspace, reason: str) -> UserError:
     return UserError(f"The key of the workspace, {workspace.path / WORKSPACE_KEY}, cannot be used: {reason}.",
-                     "Restore it from a backup, or delete it and compute the certificates again: python -m "
-                     "scripts certify --again.")
+                     "Restore it from a backup, or delete it and compute certificates and evaluations again "
+                     "(python -m scripts certify --again, python -m scripts evaluate); reports of earlier trainings "
+                     "then count as a sender's.")

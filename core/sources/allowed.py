@@ -55,7 +55,7 @@ def check_value(value: object) -> None:
         confinement.check(path, links=False)
 
 
-_PATH = re.compile(r"/|~[^/\s]*(?:/|$)|(?:[^/]*/)*\.\.(?:/|$)")
+_PATH = re.compile(r"/|~[^/\s]*/|~$|(?:[^/]*/)*\.\.(?:/|$)")
 
 
 def check_address(host: str, trusted: str = "") -> None:

@@ -448,8 +448,9 @@ def find_voice(model: TTSModel, name: str, emotion: EmotionOptions | None = None
         return voices[name]
     if not name and voices:
         return next(iter(voices.values()))
-    if Path(name).is_absolute():
-        confinement.check(name)  # before it is told whether it exists
+    # A path is checked before it is told whether it exists.
+    if "/" in name or name.startswith("~"):
+        confinement.check(str(Path(name).expanduser()))
     if not name or not Path(name).expanduser().is_file():
         raise UserError(
             f"{name!r} is neither a voice of the model nor a recording." if name else

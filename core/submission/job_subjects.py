@@ -63,11 +63,11 @@ class Names:
     def each(self, option: str) -> list[str]:
         """The values of an option that is a list."""
         values = self._settings.get(option)
-        return [_short(str(value)) for value in values] if isinstance(values, list | tuple) else []
+        return [_short(public_name(str(value))) for value in values] if isinstance(values, list | tuple) else []
 
     def file(self, option: str) -> str:
         """The file name of a path."""
-        return str(self._settings.get(option) or "").rpartition("/")[2]
+        return self._public(option).rpartition("/")[2]
 
     def last_part(self, option: str) -> str:
         """The last part of a path or an address, else the whole."""

@@ -13,6 +13,7 @@ from config.schema import CertifyOptions, CompareOptions, Options, TrainOptions
 from core.jobs import control
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.job import Job, check_id_free, create_job, load_job, new_job_id, with_whole_ids
+from core.jobs.state import JobBoard
 from core.jobs.verbs import verb_module
 from core.library import catalog
 from core.submission.requirements import PlannedJob, find_makers
@@ -38,7 +39,7 @@ def submit(workspace: Workspace, verb: str, options: Options, *, name: str | Non
     def plan(job_verb: str, job_options: Options, waits: Sequence[str], job_id: str | None = None) -> PlannedJob:
         makers = check_job(workspace, job_verb, job_options, [*earlier, *planned])
         job = PlannedJob(job_id or new_job_id(workspace, job_verb), job_verb, job_options,
-                         tuple(dict.fromkeys([*makers, *waits])))
+                         tuple(dict.fromkeys([*waits, *makers])))
         planned.append(job)
         return job
 
@@ -56,7 +57,7 @@ def submit(workspace: Workspace, verb: str, options: Options, *, name: str | Non
     if verb == "train" and certificate:
         plan("certify", _certificate_options(reference, job.options), waits)
 
-    # Nothing was changed so far, and nothing is refused from here on.
+    # Nothing was changed so far. The choice of a checkpoint may be refused too, so it comes before the jobs.
     if name is not None:
         check_id_free(workspace, name)
     for step in planned:
@@ -110,13 +111,14 @@ def _certificate_options(reference: str, training: Options) -> CertifyOptions:
 
 
 def _jobs_before(workspace: Workspace, ids: Sequence[str]) -> list[Job]:
-    """The jobs `ids`, and those that they wait for: what they make exists when they have finished."""
+    """The jobs `ids`, and those that they wait for, which have not ended: what they make will exist then."""
+    states = {state.id: state for state in JobBoard(workspace).states()} if ids else {}
     jobs: dict[str, Job] = {}
     waiting = list(ids)
     while waiting:
-        job_id = waiting.pop()
-        # A job that was deleted since makes nothing.
-        if job_id not in jobs and job_id in workspace.list_runs():
-            jobs[job_id] = load_job(workspace, job_id)
-            waiting += jobs[job_id].after
+        # A job that was deleted since, or is damaged, makes nothing; what an ended one made exists or is missing.
+        state = states.get(waiting.pop())
+        if state is not None and state.id not in jobs and (state.alive or state.status == "created"):
+            jobs[state.id] = state.job
+            waiting += state.job.after
     return list(jobs.values())

@@ -14,7 +14,7 @@ def check(workspace: Workspace, options: ServeOptions) -> None:
 
 
 def subject(names: Names) -> str:
-    return names["dataset"]
+    return ", ".join(names.each("models"))
 
 
 def run(options: ServeOptions, workspace: Workspace, reporter: Reporter) -> Result:

@@ -111,7 +111,7 @@ def test_an_unknown_option_is_answered_with_the_nearest(
     assert f"{given} is not an option; {nearest}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("script", ["train", "prepare", "import_model", "export"])
+@pytest.mark.parametrize("script", ["train", "export"])
 def test_a_script_runs_by_its_path_from_any_folder(script: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)

@@ -158,6 +158,17 @@ def test_an_mp3_without_a_whole_frame_is_said_to_be_cut_off(tmp_path: Path, kept
     assert "mpg123" not in capfd.readouterr().err
 
 
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["flac", "aac"])
+def test_sound_behind_a_large_tag_of_an_mp3_is_decoded(tmp_path: Path, suffix: str) -> None:
+    """Players put a cover of 300 kB into an ID3 tag, and some write that before other formats."""
+    content = encoded(tmp_path / f"a.{suffix}", speech(0)).read_bytes()
+    size = 300_000
+    tag = b"ID3\x04\x00\x00" + bytes(size >> shift & 127 for shift in (21, 14, 7, 0)) + bytes(size)
+    (tmp_path / "b.mp3").write_bytes(tag + content)
+    assert read_sound(tmp_path / "b.mp3").facts.duration_s == pytest.approx(len(speech(0)) / RATE, abs=0.2)
+
+
 def test_what_is_no_sound_is_named_by_what_it_is(tmp_path: Path) -> None:
     contents = {"Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
                 "web page": b"\n<!DOCTYPE html><html></html>", "ZIP archive": b"PK\x03\x04rest", "empty": b""}

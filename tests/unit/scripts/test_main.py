@@ -73,3 +73,8 @@ def test_an_unknown_command_is_refused_with_the_nearest(word: str, hint: str,
     shown = capsys.readouterr().err
     assert f"There is no command {word!r}" in shown
     assert hint in shown
+
+
+def test_an_option_before_the_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["--workspace", "w", "prepare"]) == USAGE_ERROR
+    assert "'--workspace' comes before the command" in capsys.readouterr().err

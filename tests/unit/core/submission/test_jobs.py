@@ -17,7 +17,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
 )
-from core.jobs.events import Queued, append_event
+from core.jobs.events import Finished, Queued, Started, append_event
 from core.jobs.job import create_job, load_job
 from core.jobs.locks import FileLock
 from core.submission.job_chains import ChainOptions, chain_steps, submit_chain
@@ -62,7 +62,7 @@ def test_a_job_waits_for_a_living_maker_and_for_the_jobs_before_it(workspace: Wo
     assert lock is not None
     other = create_job(workspace, "prepare", PrepareOptions())
     [job] = submit(workspace, "tokenizer", TokenizerOptions(), after=(other.id,))
-    assert job.after == (making.id, other.id)  # the dataset is made by `other`, which has not begun
+    assert job.after == (other.id, making.id)  # the dataset is made by `other`, which has not begun
     lock.release()
 
 
@@ -73,6 +73,21 @@ def test_what_the_jobs_before_it_wait_for_exists_too(workspace: Workspace) -> No
     assert export.after == (proof.id,)
     with pytest.raises(UserError, match="There is no (base model|tokenizer) named"):
         check_requirements(workspace, "extend", ExtendOptions())
+
+
+def test_what_an_ended_job_made_must_still_exist(workspace: Workspace) -> None:
+    training = submit_chain(workspace, certificate=False)[-1]
+    for job_id in workspace.list_runs():
+        for event in (Queued(), Started(1, 1), Finished({})):
+            append_event(load_job(workspace, job_id).journal, event)
+    with pytest.raises(UserError, match="There is no (extension|dataset|base model) named"):
+        submit(workspace, "train", TrainOptions(), after=(training.id,))
+
+
+def test_a_damaged_job_before_others_refuses_nothing(workspace: Workspace) -> None:
+    training = submit_chain(workspace, certificate=False)[-1]
+    (load_job(workspace, training.after[0]).directory / "config.yaml").write_text("verb: gone\n", encoding="utf-8")
+    assert submit_certificate(training).after == (training.id,)
 
 
 def test_a_certificate_is_on_the_device_of_its_training_and_can_be_left_out(workspace: Workspace) -> None:
