@@ -173,7 +173,7 @@ def list_deleted(workspace: Workspace) -> list[BinEntry]:
             if not name or stamp.count("-") != _STAMP_PARTS:
                 continue
             # What has a stamp that is no time, or a name that no item has, was put there by others, and stays.
-            with suppress(ValueError, OverflowError):
+            with suppress(ValueError, OverflowError, UserError):
                 deleted = BinEntry(Item(kind, name), stamp)
                 if deleted.deleted and deleted.path(workspace).name == entry:
                     entries.append(deleted)

@@ -289,7 +289,8 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
     export.run(export_options(run=f"run:{RUN}", export="second"), world, listener)
     assert "computed from the same files" in listener.of("plan")[0].lines[0]
     first, second = (certificate.read(world.exports / name / "certificate.json") for name in ("first", "second"))
-    assert first == replace(second, files=first.files, signature=first.signature)  # `export.json` has the name
+    # The card and `export.json` have the name.
+    assert first == replace(second, files=first.files, texts=first.texts, signature=first.signature)
     shutil.rmtree(world.exports / "second")
 
 
