@@ -309,6 +309,7 @@ document.addEventListener("beforeinput", (event) => {
       const shown = zone.innerText.trim().replace(/\s+/g, " ");
       if (!shown) continue;
       names.set(zone, zone.textContent);
+      zone.setAttribute("data-named", "");  // what is read there is translated already
       zone.setAttribute("aria-label", shown);
     }
   };

@@ -145,11 +145,13 @@
     sources.set(node, {text: node.data, shown, whole});
     if (shown !== node.data) node.data = shown;
   };
+  /* The name of a drop zone is what is read in it, see page.js. */
+  const is_named_by_its_text = (element, name) => name === "aria-label" && element.hasAttribute("data-named");
   const translate_attributes = (element) => {
     if (element.closest("[translate=no]")) return;
     for (const name of ATTRIBUTES) {
       const text = element.getAttribute(name);
-      if (!text) continue;
+      if (!text || is_named_by_its_text(element, name)) continue;
       const record = sources.get(element) || {};
       if (record[name] && record[name].shown === text) continue;
       const {shown, whole} = look_up(text);
@@ -271,7 +273,7 @@
       if (record.mixed) found.push([record.mixed.text, record.mixed.whole]);
       else if (!table && code_parts(element)) found.push([marked(element.childNodes), false]);
       for (const name of ATTRIBUTES)
-        if (element.getAttribute(name)) found.push([record[name] ? record[name].text : element.getAttribute(name),
+        if (element.getAttribute(name) && !is_named_by_its_text(element, name)) found.push([record[name] ? record[name].text : element.getAttribute(name),
                                                     Boolean(record[name] && record[name].whole)]);
       if (element.matches(CHOICE) && element.value)
         found.push([record.value ? record.value.text : element.value, Boolean(record.value && look_up(record.value.text).whole)]);

@@ -194,6 +194,8 @@ def choose(field: Locator, option: Locator) -> None:
         try:
             option.click(timeout=5000)
         except PlaywrightTimeout:
+            # What arrived meanwhile moved the field away from its list: it is closed, and opened again beside it.
+            field.press("Escape")
             return False
         return True
 
