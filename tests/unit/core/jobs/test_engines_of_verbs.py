@@ -21,6 +21,7 @@ from typing import NoReturn
 
 import pytest
 
+from config.confinement import WORKSPACE_KEY
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import (
@@ -50,6 +51,10 @@ OTHERS = ["processes", pytest.param("ray", marks=pytest.mark.skipif(
 def demo_workspace(path: Path) -> Workspace:
     opened = Workspace.open(path)
     (opened.models / "tiny").symlink_to(ROOT / "models/tiny/pack")
+    # Measures are signed, and are the same bytes with the same key alone.
+    key = opened.path / WORKSPACE_KEY
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
     return opened
 
 
