@@ -332,7 +332,7 @@ def test_a_killed_driver_leaves_no_worker_and_its_job_resumes(tmp_path: Path) ->
         time.sleep(0.1)
 
     assert len(list(features.glob("*.safetensors"))) < 300
-    subprocess.run([*command[:5], "--resume", "killed"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command[:6], "--resume", "killed"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     dataset = manifest.load(workspace.dataset("amharic-demo"))
     assert contents(dataset.folder) == here["dataset"]
     assert contents(features) == here["features"]
