@@ -305,7 +305,7 @@ def test_adapters_of_a_conditioner_are_refused_at_once_where_a_family_has_no_lay
     if not refused:
         assert check(workspace, options) == ()
         return
-    with pytest.raises(UserError, match="--adapter-rank-conditioner is 8, but this model.s voice conditioner has no layers") as caught:
+    with pytest.raises(UserError, match="--adapter-rank-conditioner is 8, but this model's") as caught:
         check(workspace, options)
     assert "--adapter-rank-conditioner" in caught.value.hint
 

@@ -198,6 +198,6 @@ def test_features_of_before_are_named() -> None:
 
 def test_a_family_without_such_layers_refuses() -> None:
     targets = TransformerLanguageModel.__dataclass_fields__["adapter_targets"].default_factory()
-    with pytest.raises(UserError, match="--adapter-rank-conditioner is 4, but this model.s voice conditioner"):
+    with pytest.raises(UserError, match="--adapter-rank-conditioner is 4, but this model's voice conditioner"):
         plan_adapters(ALONE, targets)
     assert {entry.name for entry in CATALOG if entry.conditioner_adapters} == {"indextts2"}
