@@ -8,6 +8,7 @@ recording is on the disk before the next sentence is shown, so a list goes on wh
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -24,7 +25,7 @@ from core.sources.dataset_source import demo_dataset
 from core.sources.source_assessment import QUIET_DB, loud_level
 from core.workspace import KINDS, Workspace, resolve_inside, restore_hint
 from data.clip_findings import LIMITS, audio_findings
-from data.durable_files import atomic_directory, atomic_path, write_json, write_text
+from data.durable_files import atomic_directory, atomic_path, check_no_link_out, write_json, write_text
 from data.importers import SourceRow, import_source
 from data.manifest import TRAIN
 from data.measures import frame_powers, measure
@@ -171,7 +172,12 @@ def load(folder: Path) -> PromptList:
         raise UserError(f"The prompt list {path} has no sentences; it must have at least one.",
                         "Make a new one; its recordings are in the folder clips.")
     loaded = PromptList(folder, language, prompts, skipped=skipped)
-    recorded = frozenset(number for number in range(len(prompts)) if loaded.clip(number).is_file())
+    # Links are no recordings: what they lead to is not even looked up.
+    clips = check_no_link_out(folder, CLIPS)
+    files = {entry.name: entry for entry in os.scandir(clips)} if clips.is_dir() else {}
+    names = {number: loaded.clip(number).name for number in range(len(prompts))}
+    recorded = frozenset(number for number, name in names.items()
+                         if name in files and files[name].is_file(follow_symlinks=False))
     return replace(loaded, recorded=recorded)
 
 

@@ -132,6 +132,14 @@ def test_what_the_import_refuses_as_too_long_is_a_fault(duration_s: int, is_too_
     assert [fault.startswith("Too long for a clip: 31.0 s") for fault in faults] == [True] * is_too_long
 
 
+def test_a_link_is_no_recording_whether_its_target_exists_or_not(workspace: Workspace, tmp_path: Path) -> None:
+    created = prompt_lists.create(workspace, "voice", "sw", ("moja", "mbili"))
+    (tmp_path / "there.wav").write_bytes(b"x")
+    created.clip(0).symlink_to(tmp_path / "there.wav")
+    created.clip(1).symlink_to(tmp_path / "missing.wav")
+    assert prompt_lists.load(created.folder).recorded == frozenset()
+
+
 def test_a_list_is_read_by_the_import_like_any_folder(workspace: Workspace) -> None:
     (workspace.models / "tiny").symlink_to(ROOT / "models/tiny/pack")
     folder = prompt_lists.create(workspace, "mine", "am", TEXTS).folder
