@@ -149,7 +149,7 @@ def status_tone(state: JobState) -> str:
 def learning_view(report: LearningReport, *, claimed: bool = False) -> Html:
     """The outcome of a training in words, what to do, and the values that it was decided from.
 
-    `claimed`: as a sender reported it, so that nothing is green.
+    `claimed`: as a sender reported it, so that nothing is green, and a sentence says why.
     """
     tone = {"good": "unsure" if claimed else "good", "bad": "bad", "wait": "unsure"}[_LEARNING_TONE[report.learning]]
     words = learning.describe_report(report)
@@ -159,7 +159,10 @@ def learning_view(report: LearningReport, *, claimed: bool = False) -> Html:
     values = table(("Language", "Measure", "Value") if several else ("Measure", "Value"),
                    [row if several else row[1:] for row in rows]) if rows else NOTHING
     banner = div(f"verdict {tone}", element("strong", f"{words[:1].upper()}{words[1:]}"),
-                 paragraph(advice) if advice else NOTHING, role="alert" if report.learning.bad else "status")
+                 paragraph(advice) if advice else NOTHING,
+                 paragraph("Not verified here: it is what the model's maker, or an older version of Lisan, reported.",
+                           class_="small") if claimed else NOTHING,
+                 role="alert" if report.learning.bad else "status")
     return join((banner, element("details", element("summary", "What this was decided from"), values)
                  if rows else NOTHING))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from core.jobs.state import JobState
 from core.library import learning
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, Preservation
 from core.library.learning import Learning, LearningMeasurements, LearningRecord, LearningReport
+from core.workspace import Workspace
 from tests.unit.core.library.test_learning import HEALTHY, health
 from ui import certificate as certificate_tab
 from ui import job_views
@@ -75,6 +77,21 @@ def test_the_outcome_is_shown_with_reason_advice_and_values(tmp_path: Path) -> N
     shown = job_views.training_outcome_view(finished(tmp_path, SILENT))
     for part in (WORDS, "Cut the silence", "Text contrast", "20 of 20", "verdict bad"):
         assert part in shown
+
+
+def test_a_report_that_is_not_signed_is_not_green_and_says_why(workspace: Workspace) -> None:
+    """As one that a sender, or an older version, wrote."""
+    run = workspace.runs / "first"
+    run.mkdir()
+    own = job_views.training_outcome_view(finished(run, LEARNED))
+    assert "verdict good" in own
+    assert "Not verified here" not in own
+    values = json.loads((run / learning.LEARNING).read_text("utf-8"))
+    (run / learning.LEARNING).write_text(json.dumps({**values, "signature": ""}), "utf-8")
+    shown = job_views.training_outcome_view(JobState(Job(run, "train", "cpu", (), 1.0, {}), "finished",
+                                                     result={"best_step": 743}))
+    assert "verdict unsure" in shown
+    assert "Not verified here: it is what" in shown
 
 
 def test_a_certificate_shows_preservation_and_learning_together() -> None:
