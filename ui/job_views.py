@@ -423,7 +423,7 @@ def _titles_of_flags() -> Mapping[str, str]:
 _FLAG = r"--[a-z][\w-]*(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./][\w:@./-]*(?<=[\w:@/]))?"
 """A flag, and its value where one follows."""
 _FLAGS = rf"{_FLAG}(?: {_FLAG})*"
-_COMMAND = r"(?:python -m )?scripts \w+(?:[^;().]|\.(?!\s|$))*?"
+_COMMAND = r"python -m scripts \w+(?:[^;().]|\.(?!\s|$))*?"
 _SAID_TWICE = re.compile(rf"(?<![\w.])(?:{_COMMAND}|{_FLAGS}); on the page: ")
 """What a terminal needs, in front of its words for the page."""
 _DRAWER_TAB = re.compile(r"\b(Jobs|Storage|Doctor|Machine) tab\b(?! \()")

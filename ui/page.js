@@ -334,7 +334,7 @@ document.addEventListener("beforeinput", (event) => {
 
 /* The letter that is printed on a key, or with letters of another script the key's place; any other key as it is. */
 window.lisanKey = (event) => {
-  if (/^[a-z]$/i.test(event.key)) return event.key.toLowerCase();
+  if (/^[\x21-\x7e]$/.test(event.key)) return event.key.toLowerCase();
   return /^Key[A-Z]$/.test(event.code || "") ? event.code.slice(3).toLowerCase() : event.key;
 };
 

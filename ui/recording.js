@@ -26,6 +26,7 @@
       const stream = ask(wanted && wanted.audio
         ? {...wanted, audio: {...(wanted.audio === true ? {} : wanted.audio), ...plain}} : wanted);
       return stream.catch((error) => {
+        waiting_until = 0;  // nothing is recorded
         window.lisanShowFault(faults[error.name]
           || `The microphone could not be used (${error.name}). Close other programs that use it, then record again.`);
         throw error;
@@ -67,7 +68,7 @@
     // To stop never waits.
     if (button === stop) { wait(); return; }
     if (!stop && Date.now() >= waiting_until) {
-      if (!button.matches(".record-button")) wait();
+      wait();
       return;
     }
     event.preventDefault();

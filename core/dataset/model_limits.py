@@ -101,9 +101,9 @@ def warn_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int, r
         remedy = (f"Cut these recordings into ones of at most {most_s:g} s, with their texts, and prepare them under "
                   "another name.")
         if dataset.card.source.startswith(PREFIX):
-            remedy = (f"Make the clips again under another name with --max-clip-s {most_s:g} (scripts segment or "
-                      "scripts align; on the page: Long recordings, Clip length, audio and speakers, Maximum clip "
-                      "length), and prepare those.")
+            remedy = (f"Make the clips again under another name with --max-clip-s {most_s:g} (python -m scripts "
+                      "segment or python -m scripts align; on the page: Long recordings, Clip length, audio and "
+                      "speakers, Maximum clip length), and prepare those.")
         reporter.emit(WarningRaised(
             f"{len(long)} of {len(dataset.clips)} clips are longer than the {longest} codes that the model can hold, "
             "and will not be trained on: "

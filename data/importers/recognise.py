@@ -21,7 +21,7 @@ WANTED = ("Give a folder with recordings and a table of audio and text (CSV or J
           "subtitles of the same name beside each recording.")
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
-LONG = "Long recordings on the Data tab, or python -m scripts segment and scripts transcribe"
+LONG = "Long recordings on the Data tab, or python -m scripts segment and python -m scripts transcribe"
 _SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson")  # the likelier ones first
 _COMPARED = 1000  # entries of two tables
 _MAX_CANDIDATES = 60  # files that are opened to find a table

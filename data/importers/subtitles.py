@@ -104,6 +104,7 @@ def _is_rolling(items: Iterable[_Cue | SkippedRow]) -> bool:
 
 
 _SHORT_S = 0.05
+_GROWING_SHARE = 0.5  # share of the cues: in live captions nearly all grow, in a lesson or a song some
 
 
 def _grows(previous: _Cue, cue: _Cue) -> bool:
@@ -123,7 +124,7 @@ def _growing_cues(items: Iterable[_Cue | SkippedRow]) -> int:
             cues += 1
             growing += _grows(previous, cue)
             previous = cue
-    return growing if growing > 1 and growing >= _ROLLING_SHARE * cues else 0
+    return growing if growing > 1 and growing >= _GROWING_SHARE * cues else 0
 
 
 def _grown(items: Iterable[_Cue | SkippedRow]) -> Iterator[_Cue | SkippedRow]:

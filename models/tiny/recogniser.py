@@ -3,9 +3,9 @@
 It outputs letters (Amharic in Latin spelling, see `data.languages.latin`) by connectionist temporal classification
 (Graves et al. 2006), conditioned on the language. Word spaces are not scored: nobody pronounces them.
 
-The one that ships is `RecogniserNetwork`: convolutions and a bidirectional GRU on a mel, which also output phonemes for
-sentences whose phonemes are known. It knows only the synthetic voices of its training. `PhoneticRecogniser`, a head on
-the phonetic encoder, is trained by `scripts.dev.tiny.recogniser` and does not ship yet (docs/experiments.md).
+Convolutions and a bidirectional GRU on a mel, which also output phonemes for sentences whose phonemes are known. It
+knows only the synthetic voices of its training; `scripts.dev.tiny.recogniser` trains one for people
+(docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -21,27 +21,8 @@ from torch import nn
 from config.errors import UserError
 from data.acoustics import audio
 from data.languages.latin import romanise
-from models import weights
 from models.base import RecognitionScore
-from models.phonetic_encoder.ctc_head import CTCHead, CTCHeadConfig
-from models.phonetic_encoder.encoder import FRAME_S, SAMPLE_RATE, PhoneticEncoder
 from models.tiny.model_folder import load_config, load_module
-
-_OF_NETWORK = "phoneme_head.weight"  # a tensor that only `RecogniserNetwork` has
-
-
-@dataclass(frozen=True)
-class PhoneticRecogniserConfig:
-    """The languages and letters of the recogniser, and the size of its head; letter i is label i + 1."""
-
-    languages: tuple[str, ...]
-    letters: tuple[str, ...]
-    width: int = 256
-    blocks: int = 3
-
-    @property
-    def head(self) -> CTCHeadConfig:
-        return CTCHeadConfig(len(self.letters), self.width, self.blocks, languages=len(self.languages))
 
 
 @dataclass(frozen=True)
@@ -110,39 +91,29 @@ class RecogniserNetwork(nn.Module):
         return [symbols[label - 1] for label in best.unique_consecutive().tolist() if label]
 
 
-class PhoneticRecogniser:
-    """The phonetic encoder with a head for all languages; the file has the weights of the head alone."""
-
-    def __init__(self, config: PhoneticRecogniserConfig, encoder: PhoneticEncoder, head: CTCHead) -> None:
-        self.config, self.encoder, self.head = config, encoder, head
-
-    def log_probabilities(self, waveform: torch.Tensor, language: int) -> torch.Tensor:
-        """Waveform (S,) at 16 kHz to letters' log-probabilities (F, letters + 1)."""
-        return self.head.log_probabilities(self.encoder.encode(waveform), language)
-
-
 class TinyRecogniser:
     """See `models.base.CTCRecogniser`; the transcript is the likeliest path."""
 
-    sample_rate, frame_s = SAMPLE_RATE, FRAME_S
+    sample_rate = audio.MelSettings.sample_rate
+    frame_s = 2 * audio.MelSettings.hop_length / audio.MelSettings.sample_rate
 
-    def __init__(self, network: RecogniserNetwork | PhoneticRecogniser) -> None:
+    def __init__(self, network: RecogniserNetwork) -> None:
         self.network = network
         self.languages, self.letters = network.config.languages, network.config.letters
 
     @classmethod
     def load(cls, path: Path) -> TinyRecogniser:
-        """The recogniser in a file, of either kind; `UserError` if the file is damaged."""
-        if _OF_NETWORK in weights.shapes(path):
-            return cls(load_module(path, RecogniserNetwork(load_config(path, RecogniserConfig))))
-        config = load_config(path, PhoneticRecogniserConfig)
-        return cls(PhoneticRecogniser(config, PhoneticEncoder.load(), load_module(path, CTCHead(config.head))))
+        """The recogniser in a file; `UserError` if it is damaged."""
+        return cls(load_module(path, RecogniserNetwork(load_config(path, RecogniserConfig))))
 
     def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """See `models.base.CTCRecogniser`."""
         if language not in self.languages:
             raise UserError(f"The recogniser does not know {language!r}.", f"It knows: {', '.join(self.languages)}.")
-        return self.network.log_probabilities(waveform, self.languages.index(language))
+        return self._read(waveform, self.languages.index(language))
+
+    def _read(self, waveform: torch.Tensor, language: int) -> torch.Tensor:
+        return self.network.log_probabilities(waveform, language)
 
     def normalise(self, text: str, language: str) -> str:
         """See `models.base.CTCRecogniser`."""
@@ -150,7 +121,7 @@ class TinyRecogniser:
 
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
         """See `models.base.CTCRecogniser`."""
-        resampled = audio.resample(waveform, sample_rate, SAMPLE_RATE)
+        resampled = audio.resample(waveform, sample_rate, self.sample_rate)
         labels = self.log_probabilities(resampled, language).argmax(-1).unique_consecutive().tolist()
         return RecognitionScore.of(letters_of(text, language),
                                    "".join(self.letters[label - 1] for label in labels if label))

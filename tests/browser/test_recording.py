@@ -131,7 +131,12 @@ def test_sentences_are_recorded_by_keys_kept_and_imported(browser: Browser, tmp_
             (folder / prompt_lists.PROMPTS).write_text(stored, encoding="utf-8")
             page.locator("#recording-microphone .record-button").wait_for()
             page.wait_for_timeout(SHORT_MS)
-            begin(page)
+
+            # While the microphone opens, no other sentence is shown.
+            press_at_once(page, "r", "b")
+            page.locator("#recording-microphone .stop-button").wait_for()
+            page.wait_for_timeout(TAKE_MS)
+            expect(card.locator(".prompt-text")).to_have_text(TEXTS[2])
 
             # To go on while the voice is recorded only ends the recording.
             page.locator("#recording-next").click()

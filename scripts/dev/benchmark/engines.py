@@ -35,6 +35,7 @@ from scripts.command import exit_with
 
 SLEEP_S, BATCHES_PER_WORKER = 0.5, 24  # of the generated work
 _LOADED, _LOOK_S = "loaded", 0.05  # a file for each worker that is ready, and seconds between two looks
+_LONGEST_LOAD_S = 300.0
 _PACK = Path(__file__).resolve().parents[3] / "models/tiny/pack"
 
 
@@ -114,7 +115,11 @@ def wait_for_all(workers: int, reporter: Reporter) -> None:
     """The state of generated work, which is loaded when all workers are: they begin together."""
     loaded = reporter.directory / _LOADED
     (loaded / str(os.getpid())).touch()
+    deadline_s = time.monotonic() + _LONGEST_LOAD_S
     while len(os.listdir(loaded)) < workers:
+        if time.monotonic() > deadline_s:
+            raise UserError(f"{len(os.listdir(loaded))} of {workers} workers were loaded within {_LONGEST_LOAD_S:g} s.",
+                            "Measure fewer (--simulated).")
         time.sleep(_LOOK_S)
 
 

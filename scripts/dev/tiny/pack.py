@@ -21,7 +21,6 @@ import models
 from data.acoustics import audio
 from models.base import Sampling, Voice
 from models.tiny.family import Tiny
-from models.tiny.recogniser import RecogniserNetwork
 from scripts.dev.tiny import sentences
 from scripts.dev.tiny.corpus import SETTINGS, VOICE_NAMES, VOICES, Corpus, CorpusClip
 from scripts.dev.tiny.espeak import Espeak
@@ -141,8 +140,6 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     vocoder, model = family.load_vocoder(PACK, cpu), family.load_language_model(PACK, cpu)
     front_end, voices = family.load_front_end(PACK), family.load_voices(PACK)
     scores = []
-
-    assert isinstance(recogniser, RecogniserNetwork)  # the table has phonemes
 
     def score(language: str, split: str, kind: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:
         mels = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]

@@ -552,10 +552,11 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
     ("Get it first: Model tab, or python -m scripts download.", "Get it first: Model tab."),
     ("It is there: Storage tab, or python -m scripts storage restore model:v2.1.",
      "It is there: Storage tab (under System)."),
-    ("cut it: Long recordings on the Data tab, or python -m scripts segment and scripts transcribe.",
+    ("cut it: Long recordings on the Data tab, or python -m scripts segment and python -m scripts transcribe.",
      "cut it: Long recordings on the Data tab."),
     ("Evaluate again: python -m scripts evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),
-    ("with --max-clip-s 10 (scripts segment or scripts align; on the page: Long recordings), and prepare those.",
+    ("with --max-clip-s 10 (python -m scripts segment or python -m scripts align; on the page: Long recordings), and "
+     "prepare those.",
      "with “Maximum clip length (s)”: 10 (Long recordings), and prepare those."),
     ("Get it again: python -m scripts download --model tiny --save-as mine",
      "Get it again: Model tab, “Model”: tiny, “Name in the workspace”: mine"),

@@ -33,10 +33,9 @@ from models.phonetic_encoder.ctc_head import CTCHead
 from models.phonetic_encoder.encoder import SAMPLE_RATE
 from models.tiny.family import RECOGNISER
 from models.tiny.model_folder import load_module, save_module
-from models.tiny.recogniser import PhoneticRecogniserConfig, TinyRecogniser
 from scripts.command import exit_with
 from scripts.dev.tiny.pack import PACK
-from scripts.dev.tiny.recogniser import corpus
+from scripts.dev.tiny.recogniser import corpus, phonetic
 from scripts.dev.tiny.recogniser.corpus import Counts, Speaker, SpokenText
 
 SEED = 0
@@ -97,7 +96,7 @@ def train(output: Path, rounds: int, cpu_minutes: float, config_of_head: tuple[i
     data = corpus.read_features(sorted((output / "features").iterdir()))
     minutes = {name: round(value, 1) for name, value in sorted(data.minutes.items())}
     print(f"train: {len(data.clips)} clips, minutes {minutes}", flush=True)
-    config = PhoneticRecogniserConfig(corpus.LANGUAGES, data.letters, *config_of_head)
+    config = phonetic.PhoneticRecogniserConfig(corpus.LANGUAGES, data.letters, *config_of_head)
     head: CTCHead | None = None
     for number in range(rounds):
         path = output / f"round-{number}.safetensors"
@@ -116,7 +115,7 @@ def train(output: Path, rounds: int, cpu_minutes: float, config_of_head: tuple[i
 
 def test(recogniser_path: Path, tests: Sequence[Path]) -> None:
     """Print the CER of each set with its 95% interval over clips."""
-    recogniser = TinyRecogniser.load(recogniser_path)
+    recogniser = phonetic.load(recogniser_path)
     scores: dict[str, list[RecognitionScore]] = {}
     seconds = speech = 0.0
     for path in tests:

@@ -83,6 +83,15 @@ def test_captions_that_grow_word_by_word_are_read_once(tmp_path: Path, lines: li
     assert f"growing captions: {words - len(lines)} cues" in notes
 
 
+@pytest.mark.parametrize("texts", [["I", "I am", "I am here", "Cat", "Dog"],
+                                   ["Alleluia", "Alleluia alleluia", "Go", "Go away", "Stay", "Sing"]])
+def test_a_lesson_and_a_song_that_repeat_words_keep_each_cue(tmp_path: Path, texts: list[str]) -> None:
+    cues = [f"{clock(2 * number, '.')} --> {clock(2 * number + 2, '.')}\n{text}\n" for number, text in enumerate(texts)]
+    (tmp_path / "a.vtt").write_text("WEBVTT\n\n" + "\n".join(cues), encoding="utf-8")
+    items = read_subtitles(tmp_path / "a.vtt", "a.wav")
+    assert [item.text for item in items if isinstance(item, ParsedUtterance)] == texts
+
+
 def test_prepare_reads_rolling_captions_once(workspace: Workspace, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     family = SmallFamily()
