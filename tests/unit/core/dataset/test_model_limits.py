@@ -44,7 +44,7 @@ def test_long_clips_are_told_with_their_numbers(world: Workspace) -> None:
 
 @pytest.mark.parametrize(("source", "words"), [
     ("/home/me/speech", "Cut these recordings into ones of at most 10 s"),
-    ("segments:talks", "with --max-clip-s 10 (python -m scripts segment or python -m scripts align; on the page: Long "),
+    ("segments:talks", "with --max-clip-s 10 (python -m scripts segment or python -m scripts align; on the page: "),
 ])
 def test_who_reads_of_long_clips_reads_what_to_do(source: str, words: str) -> None:
     clips = tuple(ManifestClip(name, f"audio/{name}.flac", "ሰላም", "am", "train", seconds, "one", name)
