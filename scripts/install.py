@@ -30,6 +30,7 @@ WAYS = ("uv", "venv", "here")
 SHARED = ", with the packages of the platform"
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;#]+)")
 _NO_CHECK = "--disable-pip-version-check"
+_NEEDED_BYTES = 10e9  # while pip works: .venv with torch's CUDA libraries, 6.3 GB, and the packed files beside it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = install(args.folder, way, Path(args.requirements), args.torch_index)
     if code:
         hint = "Read its last lines above. Without network: check the package index."
-        if way == "here":
+        if free < _NEEDED_BYTES:
+            hint = (f"The disk had {free / 1e9:.1f} GB free, and all packages take up to {_NEEDED_BYTES / 1e9:.0f} GB "
+                    f"while they are installed: free some space, then run it again.")
+        elif way == "here":
             hint = ("If this Python is managed by the system, make an environment of your own and name its Python: "
                     "make run PYTHON=/path/to/python3.12")
         return _fail("The packages could not be installed.", hint, code)

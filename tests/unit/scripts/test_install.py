@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +55,20 @@ def test_a_way_that_was_asked_for_has_no_substitute(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "No Python environment could be made." in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+def test_a_failed_installation_names_a_disk_that_was_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    """pip says where it stopped, not how much it needs."""
+    monkeypatch.setattr(install, "existing_way", lambda folder: "venv")
+    monkeypatch.setattr(install, "install", lambda *arguments: 1)
+    for free, hint in ((5.4e9, "had 5.4 GB free"), (50e9, "check the package index")):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
+
+        assert install.main(["--folder", str(tmp_path / "environment")]) == 1
+
+        assert hint in capsys.readouterr().err
 
 
 def test_an_environment_sees_the_torch_that_is_kept(tmp_path: Path) -> None:
