@@ -27,6 +27,7 @@ from core.jobs.job import Job, load_job
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ANSWER, REQUEST, TAKEN, ModelServerClient
 from core.jobs.reporter import JournalReporter
+from core.jobs.verbs import VerbFunction
 from core.workspace import Workspace
 from data.durable_files import write_bytes
 
@@ -34,7 +35,7 @@ _POLL_S = 0.05
 _IDLE_CHECK_S = 1.0  # between two checks of whether to end
 
 
-def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None = None) -> int:
+def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None) -> int:
     """Serve until the server should end; tests replace `verbs`."""
     parser = argparse.ArgumentParser(prog="core.model_server", description="Keep models loaded between jobs.")
     parser.add_argument("workspace", type=Path)
@@ -50,7 +51,7 @@ def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None =
     return 0
 
 
-def _verbs() -> Mapping[str, worker.VerbFunction]:
+def _verbs() -> Mapping[str, VerbFunction]:
     """The verbs that the model server runs, all with one model cache. Torch is loaded here."""
     from core import compare, synthesize
     from core.speech.model_cache import ModelCache
@@ -75,7 +76,7 @@ class SynthesisRequest:
 class ModelServer:
     """Runs requests, and decides when to end."""
 
-    def __init__(self, client: ModelServerClient, verbs: Mapping[str, worker.VerbFunction]) -> None:
+    def __init__(self, client: ModelServerClient, verbs: Mapping[str, VerbFunction]) -> None:
         self._workspace, self._folder, self._verbs = client.workspace, client.folder, verbs
         self._apps = locks.running_apps(client.workspace)  # an app that starts later may have another version
 

@@ -1,12 +1,14 @@
 """The table of verbs: what can run as a job. The worker, the queue, the page and the command line read it.
 
-To add a verb: its options class, one entry here, and a module of its name in `core.verbs` (see `VerbModule`).
+To add a verb: its options class, one entry here, its work `core.NAME.run`, and what it refuses before its work in
+`core.verbs.NAME`, if that is more than a missing artefact (see `VerbModule`).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -68,6 +70,8 @@ class Verb:
     options: type[Options]
     tab: str  # the page's tab
     example: str  # example of its command line
+    # What a job is about, from its options; of several templates the first that says something.
+    subject: str | tuple[str, ...]
     takes_device: bool = True  # it waits in the queue of a device
     resumes: bool = False  # a second start continues where the first ended
     model_server: bool = False  # the model server may run it
@@ -81,113 +85,126 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "download": Verb(
         "Download base model", DownloadOptions, "model",
-        "--model chatterbox", takes_device=False, resumes=True,
-        makes={"save_as": "model"}),
+        "--model chatterbox", ("{save_as}", "{model} {variant}"),
+        takes_device=False, resumes=True, makes={"save_as": "model"}),
     "import_model": Verb(
         "Import a finetune", ImportModelOptions, "model",
-        "chatterbox finetuned.pt --tokenizer tokenizer.json --language am --name am-finetune", takes_device=False,
+        "chatterbox finetuned.pt --tokenizer tokenizer.json --language am --name am-finetune", "{checkpoint}",
+        takes_device=False,
         resumes=True, needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"job": "run"}),
     "segment": Verb(
         "Segment recordings", SegmentOptions, "data",
-        "--source talks --segments talks --language am", takes_device=False, resumes=True, removes_uploads=True,
+        "--source talks --segments talks --language am", "{segments}",
+        takes_device=False, resumes=True, removes_uploads=True,
         needs={"source": "source"}, makes={"segments": "segments"}),
     "transcribe": Verb(
         "Transcribe segments", TranscribeOptions, "data",
-        "--segments talks --recogniser facebook/mms-1b-all", resumes=True,
-        needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
+        "--segments talks --recogniser facebook/mms-1b-all", "{segments}",
+        resumes=True, needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "align": Verb(
         "Align text", AlignOptions, "data",
-        "--source film.mkv --text film.srt --segments film --language am", resumes=True, removes_uploads=True,
+        "--source film.mkv --text film.srt --segments film --language am", "{segments}",
+        resumes=True, removes_uploads=True,
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
         "Prepare dataset", PrepareOptions, "data",
-        "--source recordings.zip --dataset my-voice --language sw", resumes=True, removes_uploads=True,
+        "--source recordings.zip --dataset my-voice --language sw", "{dataset} from {source}",
+        resumes=True, removes_uploads=True,
         needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
     "resynthesize": Verb(
         "Hear the voice through the model", ResynthesizeOptions, "data",
-        "--source recordings.zip --model tiny",
+        "--source recordings.zip --model tiny", "{dataset}{source} through {model}",
         needs={"source": "source", "dataset": "dataset"}),
     "recogniser": Verb(
         "Train recogniser", RecogniserOptions, "data",
-        "--dataset my-voice", needs={"dataset": "dataset"}),
+        "--dataset my-voice", "{dataset}",
+        needs={"dataset": "dataset"}),
     "revise": Verb(
         "Save dataset version", ReviseOptions, "data",
-        "--dataset my-voice --save-as my-voice-2", resumes=True,
-        needs={"model": "model", "dataset": "dataset"}, makes={"save_as": "dataset"}),
+        "--dataset my-voice --save-as my-voice-2", "{dataset} as {save_as}",
+        resumes=True, needs={"model": "model", "dataset": "dataset"}, makes={"save_as": "dataset"}),
     "tokenizer": Verb(
         "Build tokenizer", TokenizerOptions, "tokenizer",
-        "--dataset my-voice --tokenizer tiny-sw", takes_device=False,
+        "--dataset my-voice --tokenizer tiny-sw", "{tokenizer}",
+        takes_device=False,
         needs={"tokenizer": "tokenizer", "model": "model", "dataset": "dataset", "tokenizer_file": "file"},
         makes={"tokenizer": "tokenizer"}),
     "compare_tokenizers": Verb(
         "Compare tokenizers", CompareTokenizersOptions, "tokenizer",
-        "--dataset my-voice", takes_device=False,
-        needs={"model": "model", "dataset": "dataset", "text": "file", "tokenizer_file": "file"}),
+        "--dataset my-voice", "{dataset}",
+        takes_device=False, needs={"model": "model", "dataset": "dataset", "text": "file", "tokenizer_file": "file"}),
     "extend": Verb(
         "Extend embeddings", ExtendOptions, "embeddings",
-        "--tokenizer tiny-sw --extension tiny-sw",
+        "--tokenizer tiny-sw --extension tiny-sw", "{extension}",
         needs={"model": "model", "tokenizer": "tokenizer"}, makes={"extension": "extension"}),
     "preflight": Verb(
         "Preflight check", PreflightOptions, "train",
-        "--extension tiny-sw --dataset my-voice", presets_of="train",
-        needs=_TRAINING_NEEDS),
+        "--extension tiny-sw --dataset my-voice", "{extension} on {dataset}",
+        presets_of="train", needs=_TRAINING_NEEDS),
     "train": Verb(
         "Train", TrainOptions, "train",
-        "--extension tiny-sw --dataset my-voice --name first", resumes=True, needs=_TRAINING_NEEDS,
-        makes={"job": "run"}),
+        "--extension tiny-sw --dataset my-voice --name first", "{extension} on {dataset}",
+        resumes=True, needs=_TRAINING_NEEDS, makes={"job": "run"}),
     "sweep": Verb(
         "Sweep", SweepOptions, "train",
-        "--grid plan.yaml", takes_device=False, resumes=True, presets_of="train", needs=_TRAINING_NEEDS),
+        "--grid plan.yaml", "{extension} on {dataset}",
+        takes_device=False, resumes=True, presets_of="train", needs=_TRAINING_NEEDS),
     "synthesize": Verb(
         "Synthesize", SynthesizeOptions, "listen",
-        '--voice-model run:first --language sw --text "Habari yako."', model_server=True,
-        needs={"voice_model": "reference", "file": "file"}),
+        '--voice-model run:first --language sw --text "Habari yako."', "{voice_model}: {text}{file}",
+        model_server=True, needs={"voice_model": "reference", "file": "file"}),
     "book": Verb(
         "Read a book", BookOptions, "listen",
-        "book.epub --voice-model run:first", resumes=True, removes_uploads=True,
+        "book.epub --voice-model run:first", "{book} by {voice_model}",
+        resumes=True, removes_uploads=True,
         needs={"book": "file", "voice_model": "reference", "pronunciations": "file"}),
     "compare": Verb(
         "Compare", CompareOptions, "listen",
-        '--finetuned run:first --texts sw "Habari yako."', model_server=True,
-        needs={"base": "reference", "finetuned": "reference"}),
+        '--finetuned run:first --texts sw "Habari yako."', "{base} and {finetuned}",
+        model_server=True, needs={"base": "reference", "finetuned": "reference"}),
     "evaluate": Verb(
         "Evaluate", EvaluateOptions, "listen",
-        "--models base:tiny run:first recordings", resumes=True,
-        needs={"models": "reference", "dataset": "dataset", "recogniser": "recogniser"}),
+        "--models base:tiny run:first recordings", "{models}",
+        resumes=True, needs={"models": "reference", "dataset": "dataset", "recogniser": "recogniser"}),
     "listening_test": Verb(
         "Make listening test", ListeningTestOptions, "listen",
-        "--evaluation EVALUATION --kind rating", takes_device=False, needs={"evaluation": "run"}),
+        "--evaluation EVALUATION --kind rating", "{kind} of {evaluation}",
+        takes_device=False, needs={"evaluation": "run"}),
     "certify": Verb(
         "Compute certificate", CertifyOptions, "share",
-        "--run run:first", resumes=True,
+        "--run run:first", "{run}",
+        resumes=True,
         preempted_by=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight",
                       "resynthesize"),
         needs={"run": "reference"}),
     "export": Verb(
         "Export", ExportOptions, "share",
-        "--run run:first --export my-voice-1", takes_device=False, resumes=True,
-        needs={"run": "reference"}, makes={"export": "export"}),
+        "--run run:first --export my-voice-1", "{run} as {export}",
+        takes_device=False, resumes=True, needs={"run": "reference"}, makes={"export": "export"}),
     "serve": Verb(
         "Serve speech", ServeOptions, "share",
-        "export:my-voice-1", resumes=True, needs={"models": "reference"}),
+        "export:my-voice-1", "{models}",
+        resumes=True, needs={"models": "reference"}),
     "piper_dataset": Verb(
         "Make dataset for Piper", PiperDatasetOptions, "share",
-        "export:my-voice-1 --file sentences.txt", resumes=True,
-        needs={"voice_model": "reference", "file": "file"}),
+        "export:my-voice-1 --file sentences.txt", "{voice_model}",
+        resumes=True, needs={"voice_model": "reference", "file": "file"}),
     "push": Verb(
         "Push to the Hub", PushOptions, "share",
-        "my-voice-1 me/my-voice", takes_device=False, resumes=True,
-        needs={"export": "export"}),
+        "my-voice-1 me/my-voice", "{export} to {repository}",
+        takes_device=False, resumes=True, needs={"export": "export"}),
     "pack": Verb(
         "Pack archive", PackOptions, "share",
-        "run:first", takes_device=False, needs={"item": "reference"}),
+        "run:first", "{item}",
+        takes_device=False, needs={"item": "reference"}),
     "unpack": Verb(
         "Import archive", UnpackOptions, "storage",
-        "first.run.tar", takes_device=False, removes_uploads=True,
-        needs={"archive": "file"}),
+        "first.run.tar", "{archive}",
+        takes_device=False, removes_uploads=True, needs={"archive": "file"}),
     "doctor": Verb(
         "Diagnose checkpoint", DoctorOptions, "doctor",
-        "model tiny finetuned.safetensors --tokenizer tokenizer.json", takes_device=False,
+        "model tiny finetuned.safetensors --tokenizer tokenizer.json", "{checkpoint}",
+        takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
 RUN_VERBS = tuple(name for name, verb in VERBS.items() if verb.makes.get("job") == "run")
@@ -196,8 +213,12 @@ SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_serve
 """The verbs that the model server may run; they synthesize audio."""
 
 
+VerbFunction = Callable[[Any, Workspace, Any], Result]
+"""`run(options, workspace, reporter)`; each verb takes its own class of options."""
+
+
 class VerbModule(Protocol):
-    """`core.verbs.NAME`: what the verb of that name does. Importing it loads no torch; only `run` does.
+    """`core.verbs.NAME`: what the verb of that name refuses. Importing it loads no torch.
 
     It may also have `suggest_name(workspace, settings)`: a name for what it makes; `settings` are all options as text.
     """
@@ -205,16 +226,19 @@ class VerbModule(Protocol):
     def check(self, workspace: Workspace, options: Any) -> None:
         """Raise `UserError` for options that are known not to work, before a job is created."""
 
-    def subject(self, names: Any) -> str:
-        """What a job is about, in some words; `names`: see `core.submission.job_subjects.Names`."""
 
-    def run(self, options: Any, workspace: Workspace, reporter: Any) -> Result:
-        """Do the work; called in the worker."""
+def verb_module(name: str) -> VerbModule | None:
+    """The module of a verb, imported at its first use: the table is read by modules that stand below it.
+
+    None for a verb whose needs are all that can be checked before the work.
+    """
+    module = f"core.verbs.{name}"
+    return cast(VerbModule, importlib.import_module(module)) if importlib.util.find_spec(module) else None
 
 
-def verb_module(name: str) -> VerbModule:
-    """The module of a verb, imported at its first use: the table is read by modules that stand below it."""
-    return cast(VerbModule, importlib.import_module(f"core.verbs.{name}"))
+def import_work(name: str) -> VerbFunction:
+    """The function that does the work of a verb, for the worker: importing it loads torch, which takes seconds."""
+    return cast(VerbFunction, importlib.import_module(f"core.{name}").run)
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:

@@ -22,7 +22,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from config import confinement
 from config.errors import ErrorKind, UserError
@@ -49,12 +48,8 @@ from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
 from core.jobs.queue import DependencyFailed, PreemptibleReporter, move_behind_preempting, wait_for_turn
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.jobs.state import JobBoard, JobReader
-from core.jobs.verbs import VERBS, verb_module
+from core.jobs.verbs import VERBS, VerbFunction, import_work
 from core.machine import count_oom_kills, total_memory
-from core.workspace import Workspace
-
-VerbFunction = Callable[[Any, Workspace, Reporter], Result]
-"""`run(options, workspace, reporter)`; each verb takes its own class of options."""
 
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page has priority over jobs
@@ -211,7 +206,7 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
                 checked_options(job)
                 return client.run(job, model_server_command)
             verb_reporter = PreemptibleReporter(job, reporter) if preemptible else reporter
-            run_verb = _import_verb(job.verb, verbs)
+            run_verb = import_work(job.verb) if verbs is None else verbs[job.verb]
             with confinement.job(job.workspace.path):
                 return run_verb(checked_options(job), job.workspace, verb_reporter)
         except ModelServerDied as death:
@@ -238,12 +233,6 @@ def checked_options(job: Job) -> Options:
     for _name, path in path_options(options):
         confinement.check(path)
     return options
-
-
-def _import_verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
-    if verbs is not None:
-        return verbs[name]
-    return verb_module(name).run
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """What a job is about, in some words: the language, and the names of what it reads and makes.
 
-Each verb says which names (`core.verbs`); here they are shortened and put together. Never loads torch.
+The table of verbs says which names; here they are shortened and put together. Never loads torch.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +14,9 @@ from pathlib import Path
 from config import foreign
 from config.errors import UserError
 from config.languages import language_name
+from core.jobs.job import Job
 from core.jobs.state import JobState
-from core.jobs.verbs import verb_module
+from core.jobs.verbs import VERBS
 from core.sources.downloader import public_name
 from core.workspace import resolve_inside
 
@@ -27,9 +27,12 @@ _REMEMBERED_S = 5.0  # how long the language of a dataset is not read again
 
 def subject(state: JobState) -> str:
     """Such as "Swahili, tiny-sw on my-voice"; a name that a person gave the job comes first."""
+    templates = VERBS[state.verb].subject
+    names = (template.format_map(_Names(state.job)).strip()
+             for template in ([templates] if isinstance(templates, str) else templates))
     # Only the last four digits of a generated id are shown.
-    names = _GENERATED.sub(r"\1", verb_module(state.verb).subject(Names(state.job.settings)))
-    detail = ", ".join(part for part in (_language(state), names) if part)
+    about = _GENERATED.sub(r"\1", next(filter(None, names), ""))
+    detail = ", ".join(part for part in (_language(state), about) if part)
     return f"{state.title}: {detail}" if state.title and detail else state.title or detail
 
 
@@ -51,31 +54,22 @@ def _language_of(dataset: Path, _now: int) -> str:
     return ""
 
 
-class Names:
-    """The settings of a job as its subject shows them: without passwords, short, and "" for what is not set."""
+class _Names:
+    """The options of a job by name as its subject shows them: without passwords, short, and "" for what is not set."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
-        self._settings = settings
+    def __init__(self, job: Job) -> None:
+        self._settings, self._needs = job.settings, VERBS[job.verb].needs
 
     def __getitem__(self, option: str) -> str:
-        return _short(self._public(option))
+        value = self._settings.get(option) or ""
+        if isinstance(value, list | tuple):
+            return ", ".join(_short(public_name(str(item))) for item in value)
+        name, kind = public_name(str(value)), self._needs.get(option)
 
-    def each(self, option: str) -> list[str]:
-        """The values of an option that is a list."""
-        values = self._settings.get(option)
-        return [_short(public_name(str(value))) for value in values] if isinstance(values, list | tuple) else []
-
-    def file(self, option: str) -> str:
-        """The file name of a path."""
-        return self._public(option).rpartition("/")[2]
-
-    def last_part(self, option: str) -> str:
-        """The last part of a path or an address, else the whole."""
-        whole = self._public(option)
-        return _short(whole.rpartition("/")[2] or whole)
-
-    def _public(self, option: str) -> str:
-        return public_name(str(self._settings.get(option) or ""))
+        # Only the last part of a path or an address is shown.
+        if kind == "file":
+            return name.rpartition("/")[2]
+        return _short(name.rpartition("/")[2] or name if kind == "source" else name)
 
 
 def _short(text: str) -> str:

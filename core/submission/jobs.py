@@ -86,7 +86,9 @@ def check_job(workspace: Workspace, verb: str, options: Options,
     """
     for _name, path in schema.path_options(options):
         confinement.check(path)
-    verb_module(verb).check(workspace, options)
+    module = verb_module(verb)
+    if module:
+        module.check(workspace, options)
     return find_makers(workspace, verb, options, planned)
 
 

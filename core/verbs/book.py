@@ -1,4 +1,4 @@
-"""The verb `book`; its work is `core.book`."""
+"""What the verb `book` refuses before its work, which is `core.book`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import BookOptions
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
 from core.library import catalog, model_info
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_speaks, check_upload
 from core.text.manuscript import language_of, open_book, read_pronunciations
 from core.workspace import Workspace
@@ -37,13 +34,3 @@ def check(workspace: Workspace, options: BookOptions) -> None:
         known_codes = model_info.languages(workspace, catalog.resolve(workspace, options.voice_model))
     codes = [language_of(book, options, known_codes)] if known_codes else []
     check_speaks(workspace, options.voice_model, codes, options.voice)
-
-
-def subject(names: Names) -> str:
-    return f"{names.file('book')} by {names['voice_model']}"
-
-
-def run(options: BookOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import book as work
-
-    return work.run(options, workspace, reporter)

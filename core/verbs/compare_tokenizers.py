@@ -1,4 +1,4 @@
-"""The verb `compare_tokenizers`; its work is `core.compare_tokenizers`."""
+"""What the verb `compare_tokenizers` refuses before its work, which is `core.compare_tokenizers`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from contextlib import suppress
 from config.errors import UserError
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core.dataset import languages
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
 from core.library import catalog, model_info
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_rules, dataset_language
 from core.workspace import Workspace
 
@@ -26,13 +23,3 @@ def check(workspace: Workspace, options: CompareTokenizersOptions | TokenizerOpt
     for language in dataset_language(workspace, options.dataset).split(","):
         languages.check_new(options.dataset, language, *model_languages)
     check_rules(workspace, options.rules, options.dataset)
-
-
-def subject(names: Names) -> str:
-    return names["dataset"]
-
-
-def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import compare_tokenizers as work
-
-    return work.run(options, workspace, reporter)

@@ -1,4 +1,4 @@
-"""The verb `export`; its work is `core.export`."""
+"""What the verb `export` refuses before its work, which is `core.export`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Mapping
 
 from config.errors import UserError
 from config.schema import ExportOptions
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
 from core.library import catalog, certificate
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_new_export
 from core.workspace import Workspace, free_name
 
@@ -23,10 +20,6 @@ def check(workspace: Workspace, options: ExportOptions) -> None:
                         f"The checks are: {', '.join(certificate.CHECKS)}.")
 
 
-def subject(names: Names) -> str:
-    return f"{names['run']} as {names['export']}"
-
-
 def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:
     """A free name made of that of the extension of the run; "" without a run."""
     if not settings["run"]:
@@ -35,9 +28,3 @@ def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:
     training = catalog.find_training(workspace, run_name)
     # A run that was imported has its own name alone.
     return free_name(str(training.settings.get("extension", training.id)), workspace.list_exports().__contains__)
-
-
-def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import export as work
-
-    return work.run(options, workspace, reporter)

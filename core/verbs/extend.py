@@ -1,4 +1,4 @@
-"""The verb `extend`; its work is `core.extend`."""
+"""What the verb `extend` refuses before its work, which is `core.extend`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Mapping
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
 from core.jobs.state import JobBoard
 from core.library import records
 from core.library.records import ExtensionRecord
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_named, check_not_being_made
 from core.workspace import Workspace, free_name
 
@@ -19,16 +16,6 @@ from core.workspace import Workspace, free_name
 def check(workspace: Workspace, options: ExtendOptions) -> None:
     _check_new_extension(workspace, options)
     check_named(options, "extension", "tokenizer")
-
-
-def subject(names: Names) -> str:
-    return names["extension"]
-
-
-def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import extend as work
-
-    return work.run(options, workspace, reporter)
 
 
 def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:

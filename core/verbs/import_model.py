@@ -1,12 +1,9 @@
-"""The verb `import_model`; its work is `core.import_model`."""
+"""What the verb `import_model` refuses before its work, which is `core.import_model`."""
 
 from __future__ import annotations
 
 from config.errors import UserError
 from config.schema import ImportModelOptions
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
-from core.submission.job_subjects import Names
 from core.workspace import Workspace
 
 
@@ -16,13 +13,3 @@ def check(workspace: Workspace, options: ImportModelOptions) -> None:
         if not getattr(options, field):
             title = ImportModelOptions.model_fields[field].title
             raise UserError(f"{title} is missing.", f"{ImportModelOptions.model_fields[field].description}")
-
-
-def subject(names: Names) -> str:
-    return names.file("checkpoint")
-
-
-def run(options: ImportModelOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import import_model as work
-
-    return work.run(options, workspace, reporter)

@@ -1,15 +1,13 @@
-"""The verb `prepare`; its work is `core.prepare`."""
+"""What the verb `prepare` refuses before its work, which is `core.prepare`."""
 
 from __future__ import annotations
 
 from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core.dataset.languages import describe_language
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter, pluralize
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard
 from core.sources.downloader import public_name
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_rules, makes
 from core.workspace import Workspace
 from data import manifest
@@ -18,16 +16,6 @@ from data import manifest
 def check(workspace: Workspace, options: PrepareOptions) -> None:
     check_new_dataset(workspace, options)
     check_rules(workspace, options.rules, "")
-
-
-def subject(names: Names) -> str:
-    return f"{names['dataset']} from {names.last_part('source')}"
-
-
-def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import prepare as work
-
-    return work.run(options, workspace, reporter)
 
 
 def check_new_dataset(workspace: Workspace, options: PrepareOptions) -> None:

@@ -1,4 +1,4 @@
-"""The verb `revise`; its work is `core.revise`."""
+"""What the verb `revise` refuses before its work, which is `core.revise`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from config.errors import UserError
 from config.schema import ReviseOptions
 from core.dataset import review
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
-from core.submission.job_subjects import Names
 from core.submission.requirements import dataset_language
 from core.workspace import Workspace
 
@@ -24,15 +21,5 @@ def check(workspace: Workspace, options: ReviseOptions) -> None:
                         "Choose another name: none is written over.")
 
 
-def subject(names: Names) -> str:
-    return f"{names['dataset']} as {names['save_as']}"
-
-
 def suggest_name(_workspace: Workspace, settings: Mapping[str, str]) -> str:
     return f"{settings['dataset']}-2"
-
-
-def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import revise as work
-
-    return work.run(options, workspace, reporter)

@@ -1,12 +1,9 @@
-"""The verb `synthesize`; its work is `core.synthesize`."""
+"""What the verb `synthesize` refuses before its work, which is `core.synthesize`."""
 
 from __future__ import annotations
 
 from config.errors import UserError
 from config.schema import SynthesizeOptions
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_new_archive, check_speaks
 from core.workspace import Workspace
 
@@ -18,13 +15,3 @@ def check(workspace: Workspace, options: SynthesizeOptions) -> None:
         raise UserError("Give a text or a text file, not both.", "Leave one out.")
     check_new_archive(options.archive)
     check_speaks(workspace, options.voice_model, (options.language,), options.voice)
-
-
-def subject(names: Names) -> str:
-    return f"{names['voice_model']}: {names['text'] or names.file('file')}"
-
-
-def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import synthesize as work
-
-    return work.run(options, workspace, reporter)

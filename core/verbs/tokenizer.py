@@ -1,4 +1,4 @@
-"""The verb `tokenizer`; its work is `core.tokenizer`."""
+"""What the verb `tokenizer` refuses before its work, which is `core.tokenizer`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from config.errors import UserError
 from config.schema import TokenizerOptions
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
 from core.jobs.state import JobBoard, JobState
 from core.library import catalog, model_info
-from core.submission.job_subjects import Names
 from core.submission.requirements import check_named, check_not_being_made, makes
 from core.verbs import compare_tokenizers
 from core.workspace import Workspace, free_name
@@ -24,16 +21,6 @@ def check(workspace: Workspace, options: TokenizerOptions) -> None:
     if options.part == "all":
         _check_new_tokenizer(workspace, options)
     check_named(options, "tokenizer", "dataset")
-
-
-def subject(names: Names) -> str:
-    return names["tokenizer"]
-
-
-def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import tokenizer as work
-
-    return work.run(options, workspace, reporter)
 
 
 def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:

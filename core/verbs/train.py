@@ -1,4 +1,4 @@
-"""The verb `train`; its work is `core.train`."""
+"""What the verb `train` refuses before its work, which is `core.train`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from config import schema
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core.dataset import languages, review
-from core.jobs.events import Result
-from core.jobs.reporter import Reporter
 from core.library import catalog, model_info, records
 from core.library.records import ExtensionRecord
-from core.submission.job_subjects import Names
 from core.submission.requirements import dataset_language
 from core.workspace import Workspace
 from data import manifest
@@ -55,13 +52,3 @@ def check(workspace: Workspace, options: TrainOptions) -> None:
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
         for language in filter(None, dataset_language(workspace, name).split(",")):
             languages.check_replayed(name, language, base)
-
-
-def subject(names: Names) -> str:
-    return f"{names['extension']} on {names['dataset']}"
-
-
-def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    from core import train as work
-
-    return work.run(options, workspace, reporter)

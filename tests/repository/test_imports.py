@@ -24,7 +24,6 @@ CORE = ("core.workspace", "core.machine", "core.wait_policy", "core.compute", "c
 # Whole packages that never load torch, with all that they import. The page imports nothing else of `core`.
 TORCH_FREE = ("app", "config", "core.workspace", "core.machine", "core.jobs", "core.library", "core.sources",
               "core.text", "core.dataset", "core.submission", "core.verbs", "ui")
-VERBS = "core.verbs"  # a module of it imports its work in the body of `run`, which only the worker calls
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 
 DEVELOPMENT = ("scripts.dev",)  # programs that make or measure models: they may import families
@@ -39,7 +38,6 @@ class Import:
     target: str
     line: int
     for_types: bool  # under TYPE_CHECKING, so never run
-    in_run: bool = False  # in the body of a function `run`
 
 
 @cache
@@ -67,17 +65,16 @@ def imports(path: Path, module: str) -> tuple[Import, ...]:
     """All imports of a file, inside functions and under TYPE_CHECKING too."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: list[Import] = []
-    waiting: list[tuple[ast.AST, bool, bool]] = [(tree(path), False, False)]
+    waiting: list[tuple[ast.AST, bool]] = [(tree(path), False)]
     while waiting:
-        node, for_types, in_run = waiting.pop()
+        node, for_types = waiting.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += [(child, True, in_run) for child in node.body]
-            waiting += [(child, for_types, in_run) for child in node.orelse]
+            waiting += [(child, True) for child in node.body]
+            waiting += [(child, for_types) for child in node.orelse]
             continue
-        in_run = in_run or (isinstance(node, ast.FunctionDef) and node.name == "run")
-        found.extend(Import(target, node.lineno, for_types, in_run) for target in targets(node, package))
+        found.extend(Import(target, node.lineno, for_types) for target in targets(node, package))
         # No expression imports: only statements, and what holds some (`except`, `case`), are looked into.
-        waiting += [(child, for_types, in_run) for child in ast.iter_child_nodes(node)
+        waiting += [(child, for_types) for child in ast.iter_child_nodes(node)
                     if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)]
     return tuple(found)
 
@@ -166,7 +163,7 @@ def heavy_paths(root: Path, start: str) -> list[str]:
     while waiting:
         module, chain = waiting.pop()
         for item in imports(modules[module], module):
-            if item.for_types or (item.in_run and within(module, (VERBS,))):
+            if item.for_types:
                 continue
             if within(item.target, HEAVY):
                 found.append(f"{chain} -> {item.target}")
@@ -317,15 +314,6 @@ def test_a_hidden_way_to_torch_is_found(tmp_path: Path) -> None:
 def test_an_import_for_the_type_checker_is_no_way_to_torch(tmp_path: Path) -> None:
     write(tmp_path, {"core/jobs.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"})
     assert heavy_paths(tmp_path, "core.jobs") == []
-
-
-def test_the_work_of_a_verb_is_loaded_by_its_run_alone(tmp_path: Path) -> None:
-    write(tmp_path, {
-        "ui/a.py": "from core.verbs import train, export", "core/work.py": "import torch",
-        "core/verbs/train.py": "def run():\n    from core import work",
-        "core/verbs/export.py": "def check():\n    from core import work",
-    })
-    assert heavy_paths(tmp_path, "ui.a") == ["ui.a -> core.verbs.export -> core.work -> torch"]
 
 
 def test_the_package_file_counts_as_loaded(tmp_path: Path) -> None:
