@@ -19,8 +19,9 @@ from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
-from core.library import catalog, certificate, checkpoints, learning, records, verification
+from core.library import certificate, checkpoints, learning, lineage, records, verification
 from core.library.certificate import CERTIFICATE, Certificate, CertifiedFile
+from core.library.lineage import Model
 from core.library.records import EXPORT_SUMS
 from core.proof import certification
 from core.training import checkpoint
@@ -38,7 +39,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     """
     if options.run.startswith("export:"):
         return _certify_export(options, workspace, reporter)
-    name, _, checkpoint_name = catalog.require_run(options.run).removeprefix("run:").partition("@")
+    name, _, checkpoint_name = lineage.require_run(options.run).removeprefix("run:").partition("@")
     run_dir = workspace.run(name)
 
     def warn(message: str) -> None:
@@ -79,7 +80,7 @@ def _certify_export(options: CertifyOptions, workspace: Workspace, reporter: Rep
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
 
-    export, device = catalog.resolve(workspace, options.run), compute.setup_device(options.device)
+    export, device = Model.open(workspace, options.run), compute.setup_device(options.device)
     subject = verification.Subject.of_export(export.folder)
     with stage(reporter, "certificate"):
         own_certificate = _own_certificate(workspace, subject)

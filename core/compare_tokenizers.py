@@ -12,8 +12,7 @@ from config.text_rules import TextRules
 from core.dataset.model_limits import newest_tokenizer
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
-from core.library import model_info
-from core.library.catalog import family_of
+from core.library.lineage import Model
 from core.model.loading import load_front_end
 from core.text import pasted_text, script_coverage, text_rules
 from core.text.pieces import import_pieces, normaliser_for
@@ -39,10 +38,9 @@ _SPACES = " \u1361"  # the Ethiopic space between words as well
 
 def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Compare candidates, recommend one, map the script and write `lab.json`; returns the report's main numbers."""
-    base_model = model_info.base_of(workspace, options.model)
-    model_folder = workspace.model(base_model)
+    base_model = Model.find(workspace, options.model).base
     base = load_front_end(workspace, options.model)
-    limit = family(family_of(workspace, base_model)).max_text_length(model_folder)
+    limit = family(base_model.family_name).max_text_length(base_model.folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     language = dataset.card.language
     if len(dataset.card.languages) > 1:
@@ -81,7 +79,7 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     chosen = next(item for item in built if item.candidate.name == recommendation.name)
 
     with stage(reporter, "prove"):
-        proofs = prove(base, chosen.front_end, probe_sentences(model_folder)[1])
+        proofs = prove(base, chosen.front_end, probe_sentences(base_model.folder)[1])
         changed = [proof.language for proof in proofs if not proof.same]
         if changed:
             raise UserError(f"The candidate encodes {', '.join(changed)} differently than the base.",

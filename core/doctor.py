@@ -23,7 +23,6 @@ from core.jobs.events import Plan, Progress, Result
 from core.jobs.job import load_job
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import diagnosis
-from core.library.catalog import family_of
 from core.library.diagnosis import (
     NEW_ROWS,
     OLD_ROWS,
@@ -37,6 +36,7 @@ from core.library.diagnosis import (
     TensorFinding,
     TokenizerFit,
 )
+from core.library.lineage import Model
 from core.model import peft_folder
 from core.model.loading import TTSModel, load_base
 from core.proof import tokenizer_fit
@@ -248,9 +248,9 @@ def _open_base(workspace: Workspace, base_name: str) -> tuple[Family, str, Weigh
     """The base's family, its name in the workspace, its weights and its folder."""
     path = Path(base_name)
     if not path.is_absolute():
-        folder = workspace.model(base_name)
-        family = family_named(family_of(workspace, base_name))
-        return family, base_name, family.open_weights(family.language_model_file(folder)), folder
+        base = Model.open(workspace, f"base:{base_name}")
+        family = family_named(base.family_name)
+        return family, base_name, family.open_weights(family.language_model_file(base.folder)), base.folder
 
     path = confinement.open_path(base_name, in_place=True)
     if not path.exists():

@@ -33,7 +33,6 @@ from core.jobs.engines import Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, pluralize, stage
 from core.library import certificate, evaluation_report, listening, records, verification, workspace_key
-from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
     EvaluatedModel,
@@ -41,7 +40,7 @@ from core.library.evaluation_report import (
     MetricEstimate,
     PairedTest,
 )
-from core.library.records import CheckpointRecord
+from core.library.lineage import Model
 from core.library.verification import Outcome
 from core.model.loading import TTSModel, export_record, write_sums
 from core.sources import recognisers
@@ -174,7 +173,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         report = evaluation_report.write_signed(workspace, reporter.directory, report)
         for name in options.models:
             if name.startswith("export:"):
-                export = resolve(workspace, name).folder
+                export = Model.open(workspace, name).folder
                 records.check_export_files(export)
                 # Figures of other files belong into no certificate.
                 verified = verification.verify_export(workspace, export)
@@ -294,8 +293,8 @@ def _without_selection(workspace: Workspace, options: EvaluateOptions, language:
     selected: set[str] = set()
     for name in options.models:
         if name.startswith("run:"):
-            folder = resolve(workspace, name).folder
-            selected |= set(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored)
+            folder = Model.open(workspace, name).folder
+            selected |= set(records.read_checkpoint(folder).scored)
     remaining = [sentence for sentence in sentences if sentence.text not in selected]
     if sentences and not remaining:
         warn(f"{language_name(language)}: measured on the sentences that selected the checkpoint, because no others "
@@ -313,7 +312,7 @@ def _about(workspace: Workspace, name: str) -> EvaluatedModel:
                                     "language model can reach")
     if kind == "folder":
         return EvaluatedModel(name, f"the sound files of the folder {Path(detail).name}")
-    model = resolve(workspace, name.removesuffix(ROMANISED))
+    model = Model.open(workspace, name.removesuffix(ROMANISED))
     if kind == "run":
         return EvaluatedModel(name, f"run {model.name}, step {model.step}", model.name, model.step)
     if kind == "export":
@@ -840,8 +839,7 @@ def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
     """What tells one recogniser from another: its name, and the state of the files of the model that it came with."""
     choice = options.recogniser, options.recogniser_language
     if not options.recogniser and lead.reference.startswith("run:"):
-        record = records.read_record(resolve(lead.workspace, lead.reference).folder / records.CHECKPOINT,
-                                     CheckpointRecord)
+        record = records.read_checkpoint(Model.open(lead.workspace, lead.reference).folder)
         choice = record.recogniser, record.recogniser_language
     elif not options.recogniser and lead.reference.startswith("export:"):
         exported = export_record(lead.model)

@@ -29,17 +29,17 @@ from core.jobs.reporter import (
     progress_callback,
     stage,
 )
-from core.library import catalog, certificate, evaluation_report, learning, records, verification
-from core.library.catalog import CatalogEntry, find_entry, resolve
+from core.library import certificate, evaluation_report, learning, lineage, records, verification
+from core.library.catalog import CatalogEntry, find_entry
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.learning import LearningReport
+from core.library.lineage import Model
 from core.library.records import (
     EXPORT_AGAIN_HINT,
     EXPORT_CARD,
     EXPORT_RECORD,
     EXPORT_SUMS,
     TRAINING_OPTIONS,
-    CheckpointRecord,
     ExportRecord,
     write_record,
 )
@@ -98,12 +98,11 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             if result.outcome.of_other_files:
                 raise UserError(result.describe(), EXPORT_AGAIN_HINT)
             return _result(target, records.read_export_record(target), proof, _overridden(proof, options))
-    run_ref = catalog.require_run(options.run)
+    run_ref = lineage.require_run(options.run)
     workspace.new_export(options.export)
-    model_reference = resolve(workspace, run_ref)
+    model_reference = Model.open(workspace, run_ref)
     ref, folder = f"run:{model_reference.name}@{model_reference.step}", model_reference.folder
-    _check_learning(ref, learning.read_report(folder.parent.parent, records.read_record(
-        folder / records.CHECKPOINT, CheckpointRecord).step), options)
+    _check_learning(ref, learning.read_report(folder.parent.parent, records.read_checkpoint(folder).step), options)
     # Bit equality is claimed for the CPU.
     device = compute.setup_device("cpu")
 
@@ -216,7 +215,7 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     """
     input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
     stored = certification.find_certificate(workspace, folder.parent.parent, input_hash)
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     subject = verification.Subject.of_checkpoint(workspace, folder, record)
     files = () if stored else verification.certified_files(subject)
     inputs = None if stored else certification.load_certificate_inputs(
@@ -253,7 +252,7 @@ def _with_training(proof: Certificate, run_dir: Path) -> Certificate:
 
 
 def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, proof: Certificate) -> ExportRecord:
-    source = records.read_record(checkpoint / records.CHECKPOINT, CheckpointRecord)
+    source = records.read_checkpoint(checkpoint)
     errors = {item.language: item.recordings_cer for item in proof.errors if item.recordings_cer is not None}
     unmeasured = set(model.front_end.languages) - set(errors)
     # It warned before, so it is silent here.

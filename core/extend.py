@@ -91,7 +91,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
             write_extension(folder, record, front_end, start.rows)
             write_earlier_trainings(folder, base)
     else:
-        existing = records.read_record(target / records.EXTENSION, ExtensionRecord)
+        existing = records.read_extension(target)
         if existing != record:
             raise UserError(f"There already is another extension named {options.extension!r}: "
                             f"{_difference(existing, record)}.", "Choose another extension name.")

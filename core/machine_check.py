@@ -29,6 +29,7 @@ from core.jobs.gpus import find_driver_cuda
 from core.jobs.job import gpu_is_visible
 from core.jobs.locks import FileLock, is_held
 from core.library import catalog, published
+from core.library.lineage import Model
 from core.library.records import ModelRecord, read_model_record
 from core.machine import MachineCheck
 from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers
@@ -260,7 +261,7 @@ def check_room(workspace: Workspace) -> MachineCheck:
     for name in workspace.list_models():
         # A damaged model is reported by its own check.
         with suppress(UserError):
-            families.add(catalog.family_of(workspace, name))
+            families.add(Model.open(workspace, f"base:{name}").family_name)
     small: list[str] = []
     enough: list[str] = []
     for entry in catalog.CATALOG:

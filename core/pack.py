@@ -25,8 +25,9 @@ from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.job import load_job
 from core.jobs.reporter import Reporter, pluralize, size_text, stage
 from core.jobs.state import JobReader, JobState
-from core.library import catalog, verification
+from core.library import lineage, verification
 from core.library.certificate import CERTIFICATE
+from core.library.lineage import Model
 from core.library.records import read_export_sums, read_model_record
 from core.library.verification import IMPORTED, Outcome
 from core.sources.downloader import DownloadProgress
@@ -71,7 +72,7 @@ class Manifest:
 
 def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write the archive into the job's folder; returns its name, size and what it names as missing."""
-    model = catalog.resolve(workspace, catalog.require_run_or_export(options.item))
+    model = Model.open(workspace, lineage.require_run_or_export(options.item))
     main, states = Item(model.kind, model.name), []
     if main.kind == "run":
         states = [JobReader(load_job(workspace, main.name)).state()]

@@ -38,8 +38,8 @@ from core.jobs.engines import HERE, Engine, LostBatch, run_batches
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.jobs.shards import Shard, ShardLists
-from core.library import dataset_recognisers, model_info
-from core.library.catalog import family_of
+from core.library import dataset_recognisers
+from core.library.lineage import Model
 from core.sources import dataset_source
 from core.sources.downloader import public_name
 from core.sources.source_preview import REPORT_FILE
@@ -95,10 +95,9 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         if options.variants:
             raise UserError(f"A shard extracts no variants, and {options.variants} of each clip are asked for.",
                             f"Give --variants with --shard {SHARD_MERGE}/{shard.count}.")
-    base_model = model_info.base_of(workspace, options.model)
-    model_folder = workspace.model(base_model)
-    chosen = family(family_of(workspace, base_model))
-    front_end = chosen.load_front_end(model_folder)
+    base = Model.find(workspace, options.model).base
+    chosen = family(base.family_name)
+    front_end = chosen.load_front_end(base.folder)
     is_new = options.language not in front_end.base_languages
     earlier_codes = manifest.load_card(workspace.dataset(options.add_to)).languages if options.add_to else ()
     other_codes = [code for code in earlier_codes if (code in front_end.base_languages) == is_new]
@@ -136,18 +135,18 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
 
     with stage(reporter, "features"):
         compute.setup_device(options.device)
-        extractor = FamilyExtractor(family_of(workspace, base_model), model_folder, options.device)
+        extractor = FamilyExtractor(base.family_name, base.folder, options.device)
         if shard is not None:
             shard_result = _extract_shard(dataset, extractor, workspace, reporter, engine, shard)
             if not shard.is_merge:
                 return shard_result
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter), engine)
         cache = FeatureCache(workspace.cache, extractor.fingerprint)
-        max_speech_length = chosen.max_speech_length(model_folder)
+        max_speech_length = chosen.max_speech_length(base.folder)
         too_long = model_limits.warn_too_long(dataset, cache, max_speech_length, reporter)
 
     with stage(reporter, "measure"):
-        max_text_length = chosen.max_text_length(model_folder) - 3  # room for start, tag and stop
+        max_text_length = chosen.max_text_length(base.folder) - 3  # room for start, tag and stop
         coverage = UNKNOWN_COVERAGE
         if not is_new and (fault := front_end.unready(options.language)):
             reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {fault}"))
@@ -160,7 +159,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         long_speech = {clip.id: f"{codes} codes of speech, the model holds {max_speech_length}"
                        for clip, codes in model_limits.find_too_long(dataset, cache, max_speech_length)}
         readings = _readings(options, front_end.style, workspace)
-        model_recogniser = chosen.load_recogniser(model_folder)
+        model_recogniser = chosen.load_recogniser(base.folder)
         other_texts = _find_other_texts(dataset, readings, model_recogniser, reporter,
                                         thorough=options.compare_all_texts)
         with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,

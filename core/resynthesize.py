@@ -16,7 +16,7 @@ from config.schema import ResynthesizeOptions
 from core import compute
 from core.jobs.events import AudioGenerated, Plan, Progress, Result
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import model_info
+from core.library import lineage
 from core.library.reproduction import ReproductionMeasurements
 from core.sources.source_assessment import PlayedClip, sample_clips
 from core.speech import clips, measures
@@ -34,15 +34,15 @@ _LONGEST_S = 12.0
 
 def run(options: ResynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write each clip as it is and as the model reproduces it; returns similarity, naturalness and the outcome."""
-    base_model, family_name, folder = model_info.base_files(workspace, options.model)
-    chosen = family(family_name)
+    base = lineage.find_base_or_shipped(workspace, options.model)
+    chosen, folder = family(base.family_name), base.folder
     (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
 
     with stage(reporter, "read"), confinement.temporary_folder() as temporary:
         sampled = _clips(options, workspace, temporary)
         if not sampled:
             raise UserError("None of the recordings can be read.", "Check the files, or give another source.")
-        reporter.emit(Plan((f"{pluralize(len(sampled), 'clip')} through the codec and vocoder of {base_model}.",),
+        reporter.emit(Plan((f"{pluralize(len(sampled), 'clip')} through the codec and vocoder of {base.name}.",),
                            {"clips": len(sampled)}))
         recordings = [_cut(*audio.read(temporary / clip.path)) for clip in sampled]
 
@@ -66,7 +66,7 @@ def run(options: ResynthesizeOptions, workspace: Workspace, reporter: Reporter) 
                                              round(len(sound) / sound_rate, 3)))
 
     with stage(reporter, "measure"):
-        measured = _measure(base_model, chosen.name, recordings, resynthesized, reporter)
+        measured = _measure(base.name, chosen.name, recordings, resynthesized, reporter)
     return {**measured.to_result(), "summary": " ".join(filter(None, (measured.describe(), measured.advise())))}
 
 

@@ -27,8 +27,7 @@ from core.dataset.review import ReviewDecision
 from core.jobs.engines import HERE, Engine
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import model_info
-from core.library.catalog import family_of
+from core.library.lineage import Model
 from core.prepare import FamilyExtractor, extract_features, measure_dataset
 from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
@@ -76,9 +75,9 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
                       "texts_edited": len(version.changed), "repaired": len(version.repaired)}
         dataset = manifest.load(workspace.dataset(options.save_as))
     with stage(reporter, "features"):
-        base_model = model_info.base_of(workspace, options.model)
+        base = Model.find(workspace, options.model).base
         compute.setup_device(options.device)
-        extractor = FamilyExtractor(family_of(workspace, base_model), workspace.model(base_model), options.device)
+        extractor = FamilyExtractor(base.family_name, base.folder, options.device)
         failed = extract_features(dataset, extractor, workspace, reporter, augmentation.load(dataset.folder), engine)
     index = review.index_of(workspace, options.save_as)
     return {"dataset": options.save_as, "clips": len(dataset.clips), **counts,

@@ -15,7 +15,7 @@ from config.schema import TokenizerOptions
 from config.text_rules import TextRules
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
-from core.library import model_info
+from core.library.lineage import Model
 from core.model.loading import load_front_end
 from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, normaliser_for, train_pieces, with_all_characters
@@ -83,8 +83,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
     # Languages of earlier trainings are proven with held-out texts of their datasets, if these still exist.
     with stage(reporter, "check"):
-        source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
-        for record in model_info.training_records(workspace, options.model):
+        source, sentences = probe_sentences(Model.find(workspace, options.model).base.folder)
+        for record in Model.find(workspace, options.model).trainings:
             if record.dataset in workspace.list_datasets():
                 earlier_dataset = manifest.load(workspace.dataset(record.dataset))
                 for code in record.languages:

@@ -25,7 +25,7 @@ from core.jobs.verbs import RUN_VERBS
 from core.library import maker_signature, records, verification
 from core.library.certificate import CERTIFICATE
 from core.library.maker_signature import MakerSignature
-from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library.records import CheckpointRecord
 from core.library.verification import Outcome
 from core.pack import (
     FORMAT,
@@ -290,7 +290,7 @@ def _check_item(item: Item, folder: Path) -> None:
             records.check_export_files(folder)
             records.read_export_record(folder)
         case "extension":
-            records.read_record(folder / records.EXTENSION, ExtensionRecord)
+            records.read_extension(folder)
         case "dataset":
             dataset_manifest.load_card(folder)
         case "model":

@@ -31,7 +31,8 @@ from core.jobs.job import Job, load_job
 from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset, verb_module
-from core.library import catalog, model_info, presets
+from core.library import artefacts, catalog, lineage, presets
+from core.library.records import read_extension
 from core.submission import storage
 from core.submission.jobs import submit, submit_certificate
 from core.workspace import Workspace
@@ -122,7 +123,7 @@ def _resumed_job(verb: str, args: argparse.Namespace,
     with_changes(job.id, parse_options(TrainOptions, job.settings), changes)
     if not checkpoint:
         return job, changes, False
-    step = catalog.find_checkpoint(job, checkpoint)
+    step = lineage.find_checkpoint(job, checkpoint)
     for entry in storage.return_to_checkpoint(workspace, job.id, step):
         print(f"{entry.item.reference} is in the bin. It can be restored: python -m scripts storage restore "
               f"{entry.item.reference}")
@@ -378,14 +379,14 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
             continue
         if not options[name].default:  # the option may be left out
             continue
-        names = model_info.newest_first(workspace, name)
+        names = artefacts.newest_first(workspace, name)
         if not names:
             article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
             raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
                             f"Give one (--{name}), or make {article} {name} first: python -m scripts {maker}.")
         if name == "dataset" and "extension" in options:  # only datasets in the languages that the extension adds
-            learnt = model_info.languages_of_extension(workspace, of("extension"))
-            fitting = [dataset for dataset in names if model_info.languages_of_dataset(workspace, dataset) == learnt]
+            learnt = read_extension(workspace.extension(of("extension"))).languages
+            fitting = [dataset for dataset in names if artefacts.languages_of_dataset(workspace, dataset) == learnt]
             names = fitting or names
         chosen[name] = names[0]
 
@@ -423,7 +424,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
     defaults = TrainOptions.model_fields
     # The preset depends on the amount of speech and the memory of the GPU.
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
-    family = model_info.family_of_extension(workspace, extension).name
+    family = catalog.find_entry(read_extension(workspace.extension(extension)).origin.family).name
     devices = gpus.find_gpus() if above.get("device") != "cpu" else ()
     chosen = presets.fit(family, presets.speech_amount_of(workspace, dataset), devices,
                          arguments.preset or "auto", arguments.memory)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
-from core.library import catalog
+from core.library import lineage
 from core.submission.jobs import submit
 from core.workspace import Workspace
 from scripts.command import DONE, exit_with, run_in_workspace, run_job, script_parser
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(workspace: Workspace, args: argparse.Namespace) -> int:
-    job, code = catalog.find_training(workspace, args.run), DONE
+    job, code = lineage.find_training(workspace, args.run), DONE
     run = job.directory
 
     if args.unpin:

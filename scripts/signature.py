@@ -24,7 +24,8 @@ from typing import Any
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config import foreign
 from config.errors import UserError
-from core.library import catalog, maker_signature
+from core.library import maker_signature
+from core.library.lineage import Model
 from core.workspace import Workspace
 from scripts.command import actions_parser, exit_with, run_in_workspace
 
@@ -80,7 +81,7 @@ def _run(workspace: Workspace, args: argparse.Namespace) -> Mapping[str, Any] | 
 def _folder(workspace: Workspace, reference: str) -> Path:
     if not reference.startswith("export:"):
         raise UserError(f"{reference[:100]!r} is no export, and only exports are signed.", "Write export:NAME.")
-    return catalog.resolve(workspace, reference).folder
+    return Model.open(workspace, reference).folder
 
 
 def _read(path: Path) -> bytes:

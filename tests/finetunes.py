@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from sentencepiece import sentencepiece_model_pb2
 
-from core.library.catalog import family_of
+from core.library.lineage import Model
 from core.workspace import Workspace
 from data.segmenters import vocabulary
 from models.base import Family
@@ -41,7 +41,7 @@ class Base:
 
     @property
     def family(self) -> Family:
-        return family_named(family_of(self.workspace, self.name))
+        return family_named(Model.open(self.workspace, f"base:{self.name}").family_name)
 
     @property
     def tables(self) -> tuple[str, ...]:

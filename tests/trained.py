@@ -12,7 +12,7 @@ from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.job import create_job
 from core.library import records
-from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library.records import CheckpointRecord
 from core.model.adapters import Adapters, plan_adapters
 from core.model.loading import load
 from core.model.prefix import base_tensors, hash_tensors, new_rows
@@ -51,7 +51,7 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
             for value in adapters.parameters().values():
                 value += 0.1 * torch.randn(value.shape, generator=noise)
         tts = replace(tts, adapters=adapters)
-    untrained = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+    untrained = records.read_extension(workspace.extension(options.extension))
     frozen = hash_tensors(base_tensors(tts.lm.module))
     record = CheckpointRecord(
         run=name, step=8, scope=scope, extension=options.extension, dataset=options.dataset,
@@ -74,6 +74,6 @@ def change_checkpoint(workspace: Workspace, name: str = RUN) -> None:
     folder = folder_of(workspace.run(name), 8)
     rows = load_file(folder / records.ROWS)
     save_file({key: value + 0.01 for key, value in rows.items()}, folder / records.ROWS)
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     files = {**record.files, records.ROWS: hash_file(folder / records.ROWS)}
     records.write_record(folder / records.CHECKPOINT, replace(record, files=files))

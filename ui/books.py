@@ -12,8 +12,8 @@ from config.errors import UserError
 from config.schema import BookOptions
 from core.jobs.reporter import size_text
 from core.jobs.state import JobState
-from core.library import catalog, model_info, reference_voices
-from core.library.catalog import ModelReference
+from core.library import lineage, reference_voices
+from core.library.lineage import Model
 from core.sources import source_preview
 from core.text.manuscript import describe, open_book, read_pronunciations
 from core.workspace import Workspace
@@ -120,12 +120,12 @@ def _uploaded_list(workspace: Workspace, path: str | None) -> Sequence[object]:
     return [job_views.notice(f"{count:,} word{'' if count == 1 else 's'}."), str(stored)]
 
 
-def _models(page: Page, view: View) -> list[ModelReference]:
-    models = catalog.list_references(page.workspace, list(view.jobs))
+def _models(page: Page, view: View) -> list[Model]:
+    models = lineage.list_models(page.workspace, list(view.jobs))
     return sorted(models, key=lambda model: _KINDS.index(model.kind))
 
 
-def _chosen(page: Page, view: View) -> ModelReference | None:
+def _chosen(page: Page, view: View) -> Model | None:
     reference = view.values["book.voice_model"]
     return next((model for model in _models(page, view) if model.reference == reference), None)
 
@@ -147,9 +147,9 @@ def _language_choices(page: Page, view: View) -> object:
                      value=current if current in codes else "")
 
 
-def _languages(page: Page, model: ModelReference) -> Sequence[str]:
+def _languages(page: Page, model: Model) -> Sequence[str]:
     try:
-        return model_info.languages(page.workspace, model)
+        return model.languages
     except UserError:
         return ()  # a damaged model; the button says so
 
@@ -160,11 +160,10 @@ def _voice_choices(page: Page, view: View) -> object:
     offered = [_FIRST_VOICE]
     if model is not None:
         try:
-            base = model_info.base_model_of(model)
-            offered += [(name, name) for name in model_info.voice_names(page.workspace, base)]
+            offered += [(name, name) for name in model.voices]
             if model.kind != "base":
                 offered += [(f"{name or 'unnamed'} (training data)", f"{reference_voices.SPEAKER}{name}")
-                            for name in model_info.speakers(page.workspace, model)]
+                            for name in model.speakers()]
         except UserError:
             pass  # a damaged model; the button says so
     offered += [(f"{path.stem} (recording)", str(path)) for path in reference_voices.list_recordings(page.workspace)]

@@ -17,8 +17,8 @@ from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import RUN_VERBS
 from core.library import learning, verification
-from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
+from core.library.lineage import run_model
 from core.library.verification import Outcome, Verification
 from core.workspace import free_name
 from ui import job_views, media, records, signature, verb_form
@@ -163,7 +163,7 @@ def _references(page: Page, view: View) -> list[tuple[str, str]]:
 def _list_references(page: Page, view: View) -> list[tuple[str, str]]:
     labelled = [(f"Run {job_views.run_name(state)}{records.learning_note(state)}{records.unproven_note(state)}",
                  f"run:{state.id}")
-                for state in view.jobs if state.verb in RUN_VERBS and run_checkpoint(state)]
+                for state in view.jobs if state.verb in RUN_VERBS and run_model(state)]
     labelled += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
     return labelled
 

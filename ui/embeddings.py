@@ -5,7 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 from config.schema import ExtendOptions
-from core.library import model_info
+from core.library import artefacts
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
 from core.verbs.extend import is_other_extension
@@ -35,7 +35,7 @@ def build(page: Page) -> None:
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: view.once(("buildable",), lambda: verb_form.models_to_build_upon(
                 page.workspace, view.jobs)),
-                       "tokenizer": lambda view: model_info.matching_tokenizers(
+                       "tokenizer": lambda view: artefacts.matching_tokenizers(
                            page.workspace, view.values["extend.model"])}
             verb_form.build_prerequisites(page, "extend", "embeddings", choices)
             form, _ = verb_form.build_verb_form(

@@ -17,8 +17,8 @@ from core.dataset import original_recordings
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
-from core.library import certificate, model_info
-from core.library.catalog import resolve
+from core.library import certificate
+from core.library.lineage import Model
 from ui import books, comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
@@ -237,7 +237,7 @@ def _means(page: Page, state: JobState) -> Html:
         return NOTHING
     proof = certificate.read(path)
     try:
-        step = resolve(page.workspace, reference).step
+        step = Model.open(page.workspace, reference).step
     except UserError:
         # The checkpoint was deleted.
         return NOTHING
@@ -293,7 +293,7 @@ def _use(page: Page, reference: str) -> Sequence[object]:
     """Let the run refer to the chosen checkpoint, and certify it."""
     reference = reference or ""
     name = reference.removeprefix("run:").partition("@")[0]
-    step = resolve(page.workspace, reference).step
+    step = Model.open(page.workspace, reference).step
     page.start("certify", CertifyOptions(run=reference))
     title = title_of(page.workspace, f"run:{name}")
     return [job_views.notice(f"{title} refers to step {step} now. Its certificate is being computed."),
@@ -309,7 +309,7 @@ def unknown_view(page: Page, text: str | None, language: str | None, finetuned: 
     if not text.strip() or not reference:
         return NOTHING
     try:
-        front_end = model_info.front_end_of(resolve(page.workspace, reference))
+        front_end = Model.open(page.workspace, reference).front_end
         if language not in front_end.languages or front_end.unready(language):
             return NOTHING
         unknown = front_end.unknown_characters(text, language)
@@ -365,7 +365,7 @@ def _speaking(page: Page, names: Sequence[str], base: str, finetuned: str, voice
     model = base if finetuned in (voice_settings.BASE_ONLY, "") else finetuned
     if not model:
         raise UserError("There is no model yet.", "Download a base model on the Model tab.")
-    family = model_info.family_of_reference(page.workspace, resolve(page.workspace, model))
+    family = Model.open(page.workspace, model).family
     return model, {"voice": voice or "", **voice_settings.settings(family, names, values)}
 
 

@@ -12,8 +12,9 @@ from core.jobs.events import Result
 from core.jobs.job import Job
 from core.jobs.reporter import size_text
 from core.jobs.state import JobState
-from core.library import model_info
-from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
+from core.library import artefacts
+from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, require_licences, variant
+from core.library.lineage import Model
 from core.library.records import read_model_record
 from core.sources import unknown_files
 from core.sources.base_models import licence_lines
@@ -156,9 +157,9 @@ def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
 
 def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
     """Names of the models of this family in the workspace."""
-    damaged = model_info.damaged(page.workspace, "model")
+    damaged = artefacts.damaged(page.workspace, "model")
     return [name for name in page.workspace.list_models()
-            if name not in damaged and family_of(page.workspace, name) == family.name]
+            if name not in damaged and Model.open(page.workspace, f"base:{name}").family_name == family.name]
 
 
 def _broken(page: Page, downloaded: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.gpus import CachedGpus
 from core.jobs.job import NO_DEVICE, Job, load_job
 from core.jobs.reporter import pluralize
-from core.library import catalog
+from core.library import lineage
 from core.submission import storage
 from core.submission.jobs import submit, submit_certificate
 from core.workspace import Workspace
@@ -104,7 +104,7 @@ class Page:
             with_changes(job.id, parse_options(TrainOptions, job.settings), changes)  # before checkpoints are moved
 
         if checkpoint:
-            step = catalog.find_checkpoint(job, checkpoint)
+            step = lineage.find_checkpoint(job, checkpoint)
             storage.return_to_checkpoint(self.workspace, job.id, step, self.live.board)
 
         states = self.live.board.states()

@@ -6,7 +6,7 @@ import gradio as gr
 
 from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
-from core.library import catalog
+from core.library import lineage
 from ui import job_views, media, verb_form
 from ui.live import View
 from ui.markup import Html, element, join, paragraph
@@ -23,7 +23,7 @@ def build(page: Page) -> None:
         "layout of LJSpeech, with the command for piper1-gpl.", class_="small"))
 
     def references(view: View) -> list[str]:
-        models = catalog.list_references(page.workspace, list(view.jobs))
+        models = lineage.list_models(page.workspace, list(view.jobs))
         exports = [model.reference for model in models if model.kind == "export"]
         return exports + [model.reference for model in models if model.kind == "run"]
 

@@ -17,9 +17,9 @@ from config import foreign
 from config.errors import UserError
 from core.jobs.state import JobState
 from core.library import verification
-from core.library.catalog import run_checkpoint
 from core.library.certificate import CERTIFICATE, NOT_PROVEN_YET
 from core.library.learning import LearningReport, read_report
+from core.library.lineage import run_model
 from core.library.verification import HashFile, NotHashed, Verification, hash_cache
 from core.workspace import Workspace, resolve_inside
 
@@ -166,8 +166,8 @@ def proven_step(certificate: Path) -> int | None:
 
 def is_unproven(state: JobState) -> bool:
     """Whether the run refers to a checkpoint that has no certificate."""
-    selected = run_checkpoint(state)
-    return selected is not None and proven_step(state.job.directory / CERTIFICATE) != selected[1]
+    selected = run_model(state)
+    return selected is not None and proven_step(state.job.directory / CERTIFICATE) != selected.step
 
 
 def unproven_note(state: JobState) -> str:
@@ -184,9 +184,9 @@ def learning_report(state: JobState, step: int | None = None) -> LearningReport:
     """What the training taught up to a step; None is the checkpoint that the run refers to."""
     if step is None:
         # Step 0 stands for a run without a checkpoint.
-        checkpoint = run_checkpoint(state)
-        step = checkpoint[1] if checkpoint else 0
-    return read_report(state.job.directory, step)
+        checkpoint = run_model(state)
+        step = checkpoint.step if checkpoint else None
+    return read_report(state.job.directory, step or 0)
 
 
 def learning_note(state: JobState, step: int | None = None) -> str:

@@ -12,7 +12,7 @@ from config.errors import UserError
 from config.schema import ServeOptions
 from core.jobs import control
 from core.jobs.state import JobState
-from core.library import catalog
+from core.library import lineage
 from ui import job_views, verb_form
 from ui.form import Value, parse
 from ui.live import View, choice_update
@@ -87,7 +87,7 @@ def _options(values: Sequence[Value]) -> ServeOptions:
 
 def _references(page: Page, view: View) -> list[tuple[str, str]]:
     """Title and reference of exports, runs and base models."""
-    models = catalog.list_references(page.workspace, list(view.jobs))
+    models = lineage.list_models(page.workspace, list(view.jobs))
     kinds = ("export", "run", "base")
     return [(title_of(page.workspace, model.reference), model.reference)
             for model in sorted(models, key=lambda model: kinds.index(model.kind))]

@@ -9,7 +9,7 @@ import gradio as gr
 
 from core.jobs.reporter import size_text
 from core.jobs.state import JobState
-from core.library import catalog
+from core.library import lineage
 from core.workspace import Workspace
 from ui import certificate, job_views, media, piper, serve, verb_form
 from ui.live import View
@@ -48,7 +48,7 @@ def packable(workspace: Workspace, view: View) -> Iterator[str]:
     """Exports, then trainings with a checkpoint that have ended."""
     ended = [state for state in view.jobs if not state.alive]
     # A run that is still training could change while it is packed.
-    references = catalog.list_references(workspace, ended)
+    references = lineage.list_models(workspace, ended)
     yield from (reference.reference for reference in references if reference.kind == "export")
     yield from (reference.reference for reference in references if reference.kind == "run")
 

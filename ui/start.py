@@ -36,8 +36,10 @@ from core.jobs.job import Job
 from core.jobs.reporter import duration_text, pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
-from core.library import model_info, presets
-from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
+from core.library import lineage, presets
+from core.library.catalog import CATALOG, CatalogEntry, find_entry
+from core.library.lineage import Model
+from core.library.records import read_extension
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
 from core.submission import job_chains
@@ -490,10 +492,10 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
     check_new_dataset(workspace, options)
     base: tuple[str, ...] = ()
     with suppress(UserError):  # a model that is not here yet is downloaded first
-        base = (model_info.base_languages(workspace, model_info.base_of(workspace, model))
+        base = (Model.find(workspace, model).base_languages
                 if ":" in model or model in workspace.list_models() else find_entry(model).codes)
     languages.check_new(options.dataset, options.language, base,
-                        model_info.spoken_languages(workspace, model) if ":" in model else ())
+                        lineage.languages_of(workspace, model) if ":" in model else ())
     source_preview.preview(options.source, options.language)
     question = "" if any_script else source_preview.script_question(options.source, options.language)
     if question:
@@ -562,7 +564,7 @@ def further_options(workspace: Workspace, states: Sequence[JobState], length: st
         raise UserError("There is no training to continue.", "Train first.")
     # The new training differs from the last one in its length alone.
     settings = training.job.settings
-    family = model_info.family_of_extension(workspace, str(settings.get("extension", "")))
+    family = find_entry(read_extension(workspace.extension(str(settings.get("extension", "")))).origin.family)
     _, length_options = training_options(workspace, family, str(settings.get("dataset", "")), length, gpus)
     length_of = {name: getattr(length_options, name) for name in ("steps", "max_minutes", "checkpoint_every")}
     return parse_options(TrainOptions, {**settings, **length_of, "init_from": f"run:{training.id}"})
@@ -671,17 +673,17 @@ def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[st
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
     """The family of a base model, downloaded or not, or of a run or an export."""
     if ":" in name:
-        return model_info.family_of_reference(workspace, resolve(workspace, name))
-    return find_entry(family_of(workspace, name) if name in workspace.list_models() else name)
+        return Model.open(workspace, name).family
+    return Model.open(workspace, f"base:{name}").family if name in workspace.list_models() else find_entry(name)
 
 
 def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
     """Amharic, which has built-in recordings, and the language of each dataset; hidden beside own recordings."""
-    languages_by_model = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
+    languages_by_model = [set(lineage.languages_of(workspace, f"base:{model}")) for model in workspace.list_models()]
     everywhere = set.intersection(*languages_by_model) if languages_by_model else set()  # their datasets are for replay
     chosen = view.values.get("start_model", "")
     if ":" in chosen:  # a language that it has is not added again
-        everywhere |= set(model_info.spoken_languages(workspace, chosen))
+        everywhere |= set(lineage.languages_of(workspace, chosen))
 
     # Languages of recordings that are being imported are offered already.
     preparing = {str(state.job.settings.get("language", "")) for state in view.jobs
@@ -823,8 +825,8 @@ def _timed(workspace: Workspace, jobs: Sequence[JobState], model: str) -> dict[t
             if extension not in fitting:
                 fitting[extension] = False
                 with suppress(UserError):  # the extension or its model was deleted since
-                    fitting[extension] = model_info.model_of_extension(workspace, extension) == model_info.base_of(
-                        workspace, model)
+                    base = Model.find(workspace, model).base_name
+                    fitting[extension] = read_extension(workspace.extension(extension)).origin.model == base
 
             # A step's time depends on device and batch.
             batch = _batch_of(state.job) if fitting[extension] else None
@@ -876,8 +878,8 @@ def last_certificate_time(workspace: Workspace, view: View) -> float | None:
     def same_model(training: JobState) -> bool:
         try:
             extension = str(training.job.settings.get("extension", ""))
-            return model_info.model_of_extension(workspace, extension) == model_info.base_of(
-                workspace, view.values["start_model"])
+            base = Model.find(workspace, view.values["start_model"]).base_name
+            return read_extension(workspace.extension(extension)).origin.model == base
         except UserError:  # it was deleted since
             return False
 

@@ -9,7 +9,8 @@ from functools import lru_cache
 from config.errors import UserError
 from config.languages import language_name
 from core.jobs.job import load_job
-from core.library.catalog import family_of, find_entry
+from core.library.catalog import find_entry
+from core.library.lineage import Model
 from core.workspace import Workspace
 from ui import records
 
@@ -45,7 +46,7 @@ def with_titles(workspace: Workspace, text: str) -> str:
 def base_title(workspace: Workspace, name: str) -> str:
     """The title of a base model's family, and its own name where that is another."""
     try:
-        family = find_entry(family_of(workspace, name) if name in workspace.list_models() else name)
+        family = Model.open(workspace, f"base:{name}").family if name in workspace.list_models() else find_entry(name)
     except (UserError, OSError):  # unknown or damaged, as the Model tab says
         return f"base model {name}"
     return family.title if name == family.name else f"{family.title} {name}"

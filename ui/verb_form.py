@@ -23,8 +23,10 @@ from core.jobs import control
 from core.jobs.job import Job, load_job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
-from core.library import catalog, model_info
-from core.library.catalog import CATALOG, CatalogEntry
+from core.library import artefacts, lineage
+from core.library.catalog import CATALOG, CatalogEntry, find_entry
+from core.library.lineage import Model
+from core.library.records import read_extension
 from core.verbs.tokenizer import is_other_tokenizer
 from core.workspace import Workspace, free_name
 from ui import job_views, records
@@ -78,7 +80,7 @@ def command_view(page: Page, verb: str, options: Options) -> Html:
 def build_damaged(page: Page, kind: Literal["model", "tokenizer", "extension", "export"], tab: str) -> None:
     """The list of the artefacts of a kind that cannot be read; nothing where there are none."""
     page.live.panel(gr.HTML(elem_id=f"damaged-{kind}s"), lambda _view: job_views.damaged_view(
-        model_info.damaged(page.workspace, kind), f"{kind.title()}s that cannot be read"), tab)
+        artefacts.damaged(page.workspace, kind), f"{kind.title()}s that cannot be read"), tab)
 
 
 def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, ChoiceSource],
@@ -292,8 +294,9 @@ def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
     """The datasets in new languages; those in the languages of `extension` first."""
     new_languages, old_languages = set[str](), set(_base_languages(workspace, extension))
     with suppress(UserError):
-        new_languages = set(model_info.languages_of_extension(workspace, extension))
-        old_languages |= set(model_info.earlier_languages_of_extension(workspace, extension))
+        record = read_extension(workspace.extension(extension))
+        new_languages = set(record.languages)
+        old_languages |= set(record.origin.earlier_languages)
     datasets = sorted(records.datasets(workspace), key=lambda card: (set(card.languages) != new_languages, card.name))
     return [card.name for card in datasets if not old_languages.intersection(card.languages)]
 
@@ -310,9 +313,10 @@ def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> li
 
 def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
     try:
-        return model_info.base_languages(workspace, model_info.model_of_extension(workspace, extension))
+        base = read_extension(workspace.extension(extension)).origin.model
     except UserError:
         return ()
+    return lineage.languages_of(workspace, f"base:{base}")
 
 
 def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list[str]:
@@ -320,7 +324,7 @@ def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list
     return [*workspace.list_models(), *(model.reference for model in extendable_models(workspace, jobs))]
 
 
-def extendable_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
+def extendable_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[Model]:
     """The exports and ended runs that can be extended by another language."""
     return [entry.model for entry in extendable(workspace, jobs)]
 
@@ -329,37 +333,39 @@ def extendable_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[ca
 class ExtendableModel:
     """A run or export to extend, with its base, the title of its family and the languages of its trainings."""
 
-    model: catalog.ModelReference
+    model: Model
     base: str
     family: str
     codes: tuple[str, ...]
 
 
-_EXTENDABLE: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[ExtendableModel]]] = []
+_EXTENDABLE: list[tuple[tuple[object, ...], list[Model], list[ExtendableModel]]] = []
 """A cache of the last call of `extendable`: stamp, references and result."""
 
 
 def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[ExtendableModel]:
     """Like `extendable_models`, with details of each; cached while nothing changes."""
     # Running trainings are left out, as their weights still change.
-    references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
+    references = lineage.list_models(workspace, [state for state in jobs if not state.alive])
     # Reading the records of many runs takes too long for each refresh.
-    stamp = catalog.references_stamp(workspace, references)
+    stamp = lineage.models_stamp(workspace, references)
 
     # The list is kept until a reference or its record changes.
     for cached_stamp, _references, models in _EXTENDABLE:
         if cached_stamp == stamp:
             return models
 
-    models, base_languages = [], dict[str, tuple[str, ...]]()
-    for model in model_info.extendable_finetuned_models(references):
-        with suppress(UserError):  # its family is unknown here
-            origin = model_info.record_of(model).origin
-            if origin.model not in base_languages:
-                base_languages[origin.model] = model_info.base_languages(workspace, origin.model)
-            trainings = model_info.training_records_of(workspace, model, base_languages[origin.model])
-            codes = tuple(chain.from_iterable(record.languages for record in trainings))
-            models.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, codes))
+    models = []
+    for model in references:
+        if model.kind == "base":
+            continue
+        # A damaged model is left out, one whose family is unknown here, and one whose base was trained.
+        with suppress(UserError):
+            record = model.record
+            if record.scope != "full":
+                codes = tuple(chain.from_iterable(training.languages for training in model.trainings))
+                family = find_entry(record.origin.family)
+                models.append(ExtendableModel(model, record.origin.model, family.title, codes))
 
     _EXTENDABLE[:] = [(stamp, references, models)]
     return models
@@ -388,7 +394,7 @@ def model_stem(workspace: Workspace, model: str) -> str:
     if ":" not in model:
         return model or CATALOG[0].name
     try:
-        return model_info.stem(workspace, catalog.resolve(workspace, model))
+        return Model.open(workspace, model).stem
     except UserError:  # it was deleted since
         return CATALOG[0].name
 
@@ -411,6 +417,6 @@ def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[
 def family_of_extension(workspace: Workspace, extension: str) -> CatalogEntry:
     """The family of an extension; the built-in family if it is unknown."""
     try:
-        return model_info.family_of_extension(workspace, extension)
+        return find_entry(read_extension(workspace.extension(extension)).origin.family)
     except UserError:
         return CATALOG[0]

@@ -13,16 +13,10 @@ from config.errors import UserError
 from config.schema import CompareOptions, EmotionOptions, SoundOptions
 from core.jobs.checkpoint_names import CHOICE
 from core.jobs.state import JobState
-from core.library import model_info, reference_voices
-from core.library.catalog import (
-    CATALOG,
-    CatalogEntry,
-    ModelReference,
-    list_checkpoints,
-    list_references,
-    listed_names,
-)
+from core.library import catalog, reference_voices
+from core.library.catalog import CATALOG, CatalogEntry
 from core.library.certificate import NOT_PROVEN_YET
+from core.library.lineage import Model, list_checkpoints, list_models, listed_names
 from core.workspace import Workspace
 from ui import comparison_views, job_views, records
 from ui.form import OptionsForm, Value, build_form
@@ -124,18 +118,18 @@ def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
     return VoiceSettings(base, voice, clip, sampling, sound, emotion)
 
 
-def selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
+def selected_models(workspace: Workspace, view: View) -> tuple[Model | None, Model | None]:
     """The base and the trained model that are chosen, or preselected."""
     return view.once(("selected", view.values["finetuned"], view.values["base"]),
                      lambda: _selected_models(workspace, view))
 
 
-def references(workspace: Workspace, view: View) -> list[ModelReference]:
+def references(workspace: Workspace, view: View) -> list[Model]:
     """All models for synthesis."""
-    return view.once(("references",), lambda: list_references(workspace, view.jobs))
+    return view.once(("references",), lambda: list_models(workspace, view.jobs))
 
 
-def _selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
+def _selected_models(workspace: Workspace, view: View) -> tuple[Model | None, Model | None]:
     trained = trained_models(workspace, view)
     bases = [model for model in references(workspace, view) if model.kind == "base"]
     # The newest trained model is preselected.
@@ -146,7 +140,7 @@ def _selected_models(workspace: Workspace, view: View) -> tuple[ModelReference |
     return base_model, trained_model
 
 
-def trained_models(workspace: Workspace, view: View) -> list[ModelReference]:
+def trained_models(workspace: Workspace, view: View) -> list[Model]:
     """Runs, newest first, each with all the checkpoints that it keeps, then exports."""
     key = ("trained", str(workspace.path))
     if key not in view.cache:
@@ -162,7 +156,7 @@ def trained_models(workspace: Workspace, view: View) -> list[ModelReference]:
     return cached
 
 
-def label(view: View, model: ModelReference) -> str:
+def label(view: View, model: Model) -> str:
     """A model in a list of choices: a run by its extension and dataset, a checkpoint by its step and names."""
     state = view.job(model.name) if model.kind == "run" else None
     if state is None:
@@ -201,15 +195,15 @@ def model_title(view: View, state: JobState) -> str:
     return title_of(state.job.workspace, f"{kind}:{name}")
 
 
-def _base_of(voice: ModelReference | None) -> str:
+def _base_of(voice: Model | None) -> str:
     """The reference of a trained model's base; empty where its files do not name it."""
     try:
-        return f"base:{model_info.base_model_of(voice)}" if voice else ""
+        return f"base:{voice.base_name}" if voice else ""
     except UserError:  # the job that loads it reports this
         return ""
 
 
-def _named(models: Sequence[ModelReference], reference: str) -> ModelReference | None:
+def _named(models: Sequence[Model], reference: str) -> Model | None:
     return next((model for model in models if model.reference == reference), None)
 
 
@@ -218,7 +212,7 @@ def family_of(workspace: Workspace, view: View) -> CatalogEntry:
     base_model, trained_model = selected_models(workspace, view)
     model = trained_model or base_model
     try:
-        return model_info.family_of_reference(workspace, model) if model else CATALOG[0]
+        return model.family if model else CATALOG[0]
     except UserError:
         return CATALOG[0]
 
@@ -234,7 +228,7 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     base_model, trained_model = selected_models(workspace, view)
     model = trained_model or base_model
     try:
-        return model_info.languages(workspace, model) if model else ()
+        return model.languages if model else ()
     except UserError:
         return ()
 
@@ -252,10 +246,9 @@ def _base_choices(workspace: Workspace, view: View) -> object:
 def _voices(workspace: Workspace, view: View) -> list[tuple[str, str]]:
     """Speakers of the training data, uploaded recordings, then the voices that come with the base."""
     base_model, trained_model = selected_models(workspace, view)
-    speakers = list(model_info.speakers(workspace, trained_model, selected_language(workspace, view))
-                    if trained_model else ())
+    speakers = list(trained_model.speakers(selected_language(workspace, view)) if trained_model else ())
     recordings = reference_voices.list_recordings(workspace)
-    names = model_info.voice_names(workspace, base_model.name) if base_model else ()
+    names = base_model.voices if base_model else ()
     return [*((f"{name or 'unnamed'} (training data)", f"{reference_voices.SPEAKER}{name}")
               for name in speakers[:_MOST_SPEAKERS]),
             *((f"{path.stem} (recording)", str(path)) for path in recordings),
@@ -292,7 +285,7 @@ def _default_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> 
     speakers = [value for value in offered if value.startswith(reference_voices.SPEAKER)]
     recordings = [value for value in offered if value.startswith("/")]
     base_voices = [value for value in offered if value not in (*speakers, *recordings)]
-    added = after is not None and language in model_info.added_languages(workspace, after)
+    added = after is not None and language in after.added_languages
     return next(iter((speakers or base_voices if added else base_voices or speakers) or recordings[::-1]), None)
 
 
@@ -338,8 +331,7 @@ def readiness(workspace: Workspace, view: View) -> Html:
                                 "wait")
     code = view.values["language"]
     try:
-        hint = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
-                                            code in model_info.added_languages(workspace, model))
+        hint = catalog.text_package_hint(model.family, code, code in model.added_languages)
     except UserError as error:
         return job_views.fault(error.message, error.hint)
     return job_views.notice(hint, "wait") if hint else NOTHING

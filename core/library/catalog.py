@@ -1,23 +1,14 @@
-"""The base models that Lisan knows, and references to models of the workspace. Never loads torch."""
+"""The base models that Lisan knows, and what it knows of their families. Never loads torch."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from config.errors import UserError, join_names
-from config.foreign import file_stamp
-from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, checkpoint_steps, folder_of, pinned_names
-from core.jobs.job import Job, load_job
-from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
-from core.jobs.verbs import RUN_VERBS
-from core.library.checkpoints import RANKING, best_step
-from core.library.records import read_model_record
-from core.workspace import Workspace, resolve_inside, restore_hint
+from config.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -289,6 +280,11 @@ def no_conditioner_layers(adapter_rank_conditioner: int) -> UserError:
                      "Leave --adapter-rank-conditioner at 0; IndexTTS2 has such layers.")
 
 
+PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "chatterbox": {"zh": "spacy_pkuseg", "ja": "pykakasi", "ru": "russian_text_stresser"},
+    "indextts2": {"zh": "wetext", "en": "wetext", "ja": "fugashi"},
+}
+"""The package that a family's own text of a language needs."""
 SUMS = "SHA256SUMS.json"  # hashes of the built-in model's files
 RESTORE_HINT = "Restore it from the repository (git checkout), or make the model again: python -m scripts.dev.tiny."
 
@@ -342,209 +338,10 @@ def model_name(entry: CatalogEntry, chosen: ModelVariant) -> str:
     return entry.name if chosen == entry.variants[0] else f"{entry.name}-{chosen.name}"
 
 
-def family_of(workspace: Workspace, name: str) -> str:
-    """The name of the family that the base model `name` belongs to: from its `model.json`.
-
-    The built-in model has none, and is called what its family is called.
-    """
-    record = read_model_record(workspace.model(name))
-    return record.family if record else name
-
-
-@dataclass(frozen=True)
-class ModelReference:
-    """A model for synthesis: `reference` as given, and the folder that it resolves to."""
-
-    reference: str
-    kind: str  # "base", "run" or "export"
-    name: str
-    folder: Path  # models/NAME, a checkpoint's folder, or exports/NAME
-    step: int | None = None  # None unless it is a run's checkpoint
-
-    @property
-    def label(self) -> str:
-        """The name on the page."""
-        if self.kind == "run":
-            return f"{self.name}, step {self.step}"
-        return f"{self.name} ({self.kind})"
-
-
-def resolve(workspace: Workspace, reference: str) -> ModelReference:
-    """The model behind `base:NAME`, `run:ID`, `run:ID@STEP` (or `@NAME`, `@best`) or `export:NAME`.
-
-    `run:ID` refers to the checkpoint that a person chose, else to the best one. The ID may be a short one.
-    """
-    reference = workspace.whole_reference(reference)
-    kind, _, name = reference.partition(":")
-    match kind:
-        case "base":
-            return ModelReference(reference, kind, name, workspace.model(name))
-        case "export":
-            return ModelReference(reference, kind, name, workspace.export(name))
-        case "run":
-            return _checkpoint(workspace, reference, name)
-    raise UserError(
-        f"{reference!r} is no reference to a model.",
-        "Write base:NAME, run:ID (its best checkpoint), run:ID@STEP or export:NAME.",
-    )
-
-
-def resolve_model(workspace: Workspace, name: str) -> ModelReference:
-    """The model to build upon: a reference, or the plain name of a base, else of an export, else of a run."""
-    if ":" in name:
-        return resolve(workspace, name)
-    if name not in workspace.list_models():
-        if name in workspace.list_exports():
-            return resolve(workspace, f"export:{name}")
-        if name in workspace.list_runs():
-            return resolve(workspace, f"run:{name}")
-    return resolve(workspace, f"base:{name}")
-
-
-def find_training(workspace: Workspace, name: str) -> Job:
-    """The training or import with the whole or short id `name`; `UserError` lists those with a checkpoint, or alive."""
-    name = workspace.whole_id(name, *RUN_VERBS)
-    job = load_job(workspace, name) if resolve_inside(workspace.runs, name).is_dir() else None
-    if job and job.verb in RUN_VERBS:
-        return job
-    run_ids = [state.id for state in JobBoard(workspace).states()
-               if state.verb in RUN_VERBS and (state.alive or run_reference(state))]
-    raise UserError(f"There is no run named {name!r} (there: {join_names(run_ids)}).",
-                    restore_hint(workspace.runs, name) or "Choose one of these, or train first.")
-
-
-def require_run_or_export(reference: str) -> str:
-    """`reference` where it names a run or an export; nothing else is packed."""
-    if reference.partition(":")[0] not in ("run", "export"):
-        raise UserError(f"{reference!r} is neither an export nor a run.", "Give export:NAME or run:ID.")
-    return reference
-
-
-def require_run(reference: str) -> str:
-    """`reference` where it names a run; bases and exports cannot be exported."""
-    if not reference.startswith("run:"):
-        raise UserError(f"{reference!r} is not a run to export.", "Give run:ID (its best checkpoint) or run:ID@STEP.")
-    return reference
-
-
-def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[ModelReference]:
-    """All models for synthesis: bases, exports, and the chosen or best checkpoint of each of `runs` that has one."""
-    references = []
-    for reference in (*(f"base:{name}" for name in workspace.list_models()),
-                      *(f"export:{name}" for name in workspace.list_exports())):
-        # A folder may have a name that Lisan does not give.
-        with suppress(UserError):
-            references.append(resolve(workspace, reference))
-    checkpoints = (run_reference(state) for state in runs if state.verb in RUN_VERBS)
-    references += [checkpoint for checkpoint in checkpoints if checkpoint is not None]
-    return references
-
-
-def list_checkpoints(state: JobState) -> list[ModelReference]:
-    """Every checkpoint that a training keeps, newest first: `run:ID@NAME` where it was pinned, else `run:ID@STEP`."""
-    names = {step: name for name, step in listed_names(state).items() if name != CHOICE}
-    run_dir = state.job.directory
-    return [ModelReference(f"run:{state.id}@{names.get(step, step)}", "run", state.id, folder_of(run_dir, step), step)
-            for step in reversed(checkpoint_steps(run_dir))]
-
-
-_KNOWN_RUNS: dict[str, tuple[object, ModelReference | None]] = {}
-"""By folder: the state of the files that name a run's checkpoints, and the answer of `run_reference`."""
-_MOST_KNOWN = 1 << 15
-
-
-def run_reference(state: JobState) -> ModelReference | None:
-    """The checkpoint that `run:ID` refers to; None if there is none yet.
-
-    Cached while nothing has changed, because the page asks for thousands of runs each second.
-    """
-    folder = str(state.job.directory)
-    stamp = tuple(file_stamp(f"{folder}/{CHECKPOINTS}{file}") for file in ("", f"/{NAMES}", f"/{RANKING}"))
-    cached = _KNOWN_RUNS.get(folder)
-    if cached and cached[0] == stamp:
-        return cached[1]
-    # Without the folder of checkpoints nothing is selected yet.
-    step = _selected_step(state.job.directory) if stamp[0] else None
-    reference = None if step is None else ModelReference(f"run:{state.id}", "run", state.id,
-                                                         folder_of(state.job.directory, step), step)
-
-    # The cache is emptied rather than trimmed: runs are rarely that many.
-    if len(_KNOWN_RUNS) > _MOST_KNOWN:
-        _KNOWN_RUNS.clear()
-    _KNOWN_RUNS[folder] = stamp, reference
-    return reference
-
-
-def _selected_step(run_dir: Path) -> int | None:
-    """For a list of runs: the step that was chosen, else the best, else the last; damaged files choose nothing."""
-    steps = checkpoint_steps(run_dir)
-    with suppress(UserError):
-        choice = pinned_names(run_dir).get(CHOICE)
-        if choice in steps:
-            return choice
-    with suppress(UserError):
-        return best_step(run_dir)
-    return steps[-1] if steps else None
-
-
-def references_stamp(workspace: Workspace, references: Sequence[ModelReference]) -> tuple[object, ...]:
-    """What changes when a list of models does, or one of their records, for as long as the list itself is kept."""
-    models = [(name, *(file_stamp(f"{workspace.models}/{name}/{file}") for file in ("model.json", "front_end.json")))
-              for name in workspace.list_models()]
-    return str(workspace.path), models, [
-        (id(model), file_stamp(f"{model.folder}/checkpoint.json")) if model.kind == "run"
-        else (model.reference, file_stamp(f"{model.folder}/export.json")) for model in references]
-
-
-def run_checkpoint(state: JobState) -> tuple[Path, int] | None:
-    """Folder and step of the checkpoint that `run:ID` refers to; None if there is none yet."""
-    checkpoint = run_reference(state)
-    return None if checkpoint is None or checkpoint.step is None else (checkpoint.folder, checkpoint.step)
-
-
-def listed_names(state: JobState) -> Mapping[str, int]:
-    """The names of a run's checkpoints for a list of runs: none where the file of one of them is damaged.
-
-    `resolve` refuses that run, so that nothing is made of another checkpoint than the one that was chosen.
-    """
-    try:
-        return pinned_names(state.job.directory)
-    except UserError:
-        return {}
-
-
-def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
-    run, _, checkpoint = name.partition("@")
-    job = find_training(workspace, run)
-    step = find_checkpoint(job, checkpoint)
-    return ModelReference(reference, "run", run, folder_of(job.directory, step), step)
-
-
-def find_checkpoint(job: Job, checkpoint: str = "") -> int:
-    """The step of a training's checkpoint by its step or name; empty: the chosen one, else the best one.
-
-    The run's folder says which one is the best; the job's journal only reports it.
-    """
-    run_dir = job.directory
-    steps, pinned = checkpoint_steps(run_dir), pinned_names(run_dir)
-    if not steps:
-        raise UserError(
-            f"The run {job.id!r} has no checkpoint ({STATUS_TITLES[JobReader(job).state().status]}).",
-            "Let it train to its first checkpoint, or choose another run.",
-        )
-
-    if checkpoint in ("", BEST):
-        choice = None if checkpoint else pinned.get(CHOICE)
-        step = choice if choice in steps else best_step(run_dir)
-        assert step is not None
-        return step
-
-    # A checkpoint is named by its step or by a name that a person pinned.
-    step = pinned.get(checkpoint, int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else None)
-    if step in steps:
-        return step
-    raise UserError(
-        f"The run {job.id!r} has no checkpoint of step {checkpoint!r}, nor one of that name.",
-        f"There are checkpoints of steps {', '.join(map(str, steps))}"
-        f"{'; names: ' + ', '.join(pinned) if pinned else ''}.",
-    )
+def text_package_hint(family: CatalogEntry, language: str, added: bool) -> str:
+    """A sentence naming the package that text of a language lacks; empty for none, as for a language `added` here."""
+    package = PACKAGES.get(family.name, {}).get(language)
+    if added or package is None or importlib.util.find_spec(package) is not None:
+        return ""
+    return (f"Text of this language needs the package {package.replace('_', '-')}, which is not installed "
+            "(it is in requirements-languages.txt).")

@@ -199,6 +199,16 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     return loading.read_record(path, kind, EXPORT_AGAIN_HINT if kind is ExportRecord else hint)
 
 
+def read_extension(folder: Path) -> ExtensionRecord:
+    """What `folder` holds; `UserError` when it is no extension or damaged."""
+    return read_record(folder / EXTENSION, ExtensionRecord)
+
+
+def read_checkpoint(folder: Path) -> CheckpointRecord:
+    """What `folder` holds; `UserError` when it is no checkpoint or damaged."""
+    return read_record(folder / CHECKPOINT, CheckpointRecord)
+
+
 def read_export_record(folder: Path) -> ExportRecord:
     """What `folder` holds; `UserError` when it is no export or damaged."""
     return read_record(folder / EXPORT_RECORD, ExportRecord)
@@ -231,7 +241,7 @@ def strip_folder(value: str) -> str:
 def find_damage(folder: Path) -> str | None:
     """The first fault of a checkpoint's files as a sentence, None when all are whole."""
     try:
-        record = read_record(folder / CHECKPOINT, CheckpointRecord)
+        record = read_checkpoint(folder)
     except UserError as error:
         return error.message
     return _first_fault(folder, record.files)

@@ -18,7 +18,7 @@ import yaml
 from config import foreign
 from config.errors import UserError
 from core.jobs.locks import locked
-from core.library import model_info
+from core.library import artefacts
 from core.workspace import Workspace
 from data.durable_files import write_text
 
@@ -148,13 +148,13 @@ def _record(kind: type[Record], values: object) -> Record:
 
 
 def damaged_segments(workspace: Workspace) -> dict[str, str]:
-    """As `model_info.damaged_models`, of segments: their card, their clips and the table of those with a text."""
+    """As `artefacts.damaged`, of segments: their card, their clips and the table of those with a text."""
     def read(name: str) -> None:
         loaded = Segments.load(workspace.segments / name)
         for path in (PIECES, *((TABLE,) if loaded.card.texts else ())):
             check_table(loaded.folder / path)
 
-    return model_info.find_damaged(workspace.list_segments(), read)
+    return artefacts.find_damaged(workspace.list_segments(), read)
 
 
 def check_table(path: Path) -> None:

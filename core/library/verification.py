@@ -27,8 +27,9 @@ from pathlib import Path, PurePosixPath
 from config import foreign
 from config.errors import UserError
 from core.jobs.checkpoint_names import folder_of
-from core.library import catalog, certificate, learning, records, workspace_key
+from core.library import certificate, learning, lineage, records, workspace_key
 from core.library.certificate import BASE_LANGUAGES, CERTIFICATE, CODEC, TEXTS, Certificate, CertifiedFile
+from core.library.lineage import Model
 from core.library.records import EXPORT_CARD, EXPORT_SUMS, MODEL_RECORD
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import check_relative_path, hash_file
@@ -149,12 +150,12 @@ def is_trained_elsewhere(run_dir: Path) -> bool:
 
 def hash_model(workspace: Workspace, reference: str, hash_one: HashFile = hash_file) -> str:
     """SHA-256 that names every file that a model is loaded from; of a run those of its base too."""
-    model = catalog.resolve(workspace, reference)
+    model = Model.open(workspace, reference)
     match model.kind:
         case "export":
             files = list_files(Subject.of_export(model.folder))
         case "run":
-            record = records.read_record(model.folder / records.CHECKPOINT, records.CheckpointRecord)
+            record = records.read_checkpoint(model.folder)
             files = list_files(Subject.of_checkpoint(workspace, model.folder, record))
         case _:
             files = {(path.relative_to(model.folder).as_posix(), True): path
@@ -214,7 +215,7 @@ def verify(workspace: Workspace, reference: str, hash_one: HashFile = hash_file)
 
     `hash_one` gives the SHA-256 of a file: the default reads it, `HashCache` only if it changed.
     """
-    model = catalog.resolve(workspace, catalog.require_run_or_export(reference))
+    model = Model.open(workspace, lineage.require_run_or_export(reference))
     if model.kind == "export":
         return verify_export(workspace, model.folder, hash_one)
     result = verify_run(workspace, workspace.run(model.name), hash_one)
@@ -228,7 +229,7 @@ def spoken_note(workspace: Workspace, reference: str) -> str:
     """A sentence about the certificate of a model that speaks, for a warning; empty if it passed or has none yet."""
     if reference.partition(":")[0] not in ("run", "export"):
         return ""
-    model = catalog.resolve(workspace, reference)
+    model = Model.open(workspace, reference)
     folder = model.folder if model.kind == "export" else workspace.run(model.name)
     try:
         proof = certificate.read(folder / CERTIFICATE)
@@ -293,7 +294,7 @@ def _other_subject(subject: Subject, proof: Certificate) -> str:
         return f"It is of {'a run' if proof.kind == 'run' else 'an export'}, not of {subject.reference}."
     try:
         record: records.CheckpointRecord | records.ExportRecord = (
-            records.read_record(subject.folder / records.CHECKPOINT, records.CheckpointRecord) if is_run
+            records.read_checkpoint(subject.folder) if is_run
             else records.read_export_record(subject.folder))
     except UserError as error:
         return error.message

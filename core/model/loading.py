@@ -22,16 +22,14 @@ from config import foreign
 from config.errors import UserError
 from config.schema import Scope
 from core import compute
-from core.library import model_info, records
-from core.library.catalog import family_of, resolve, resolve_model
+from core.library import records
+from core.library.lineage import Model
 from core.library.records import (
     EXPORT_AGAIN_HINT,
     EXPORT_RECORD,
     EXPORT_SUMS,
-    CheckpointRecord,
     EarlierTrainingRecord,
     ExportRecord,
-    ExtensionRecord,
     Origin,
     check_export_files,
     read_export_record,
@@ -275,7 +273,7 @@ def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
     kind, _, name = ref.partition(":")
     if kind == "extension":
         return load_extension(workspace, name, device)
-    reference = resolve(workspace, ref)
+    reference = Model.open(workspace, ref)
     if reference.kind == "base":
         return load_base(workspace, reference.name, device)
     if reference.kind == "export":
@@ -285,8 +283,8 @@ def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
 
 def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
     """The base model `name` as it was downloaded."""
-    folder = workspace.model(name)
-    family = family_named(family_of(workspace, name))
+    base = Model.open(workspace, f"base:{name}")
+    folder, family = base.folder, family_named(base.family_name)
     front_end = family.load_front_end(folder)
     lm = family.load_language_model(folder, device)
     if front_end.prefix_size != lm.prefix_size:
@@ -300,16 +298,16 @@ def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel
 
 
 def load_front_end(workspace: Workspace, name: str) -> FrontEnd:
-    """The front-end of the base model `name`, or of a run or an export; see `catalog.resolve_model`."""
-    reference = resolve_model(workspace, name)
-    if reference.kind == "base":
-        return family_named(family_of(workspace, reference.name)).load_front_end(reference.folder)
-    return FrontEnd.load(reference.folder / records.FRONT_END)
+    """The front-end of the base model `name`, or of a run or an export; see `Model.find`."""
+    model = Model.find(workspace, name)
+    if model.kind == "base":
+        return family_named(model.family_name).load_front_end(model.folder)
+    return FrontEnd.load(model.folder / records.FRONT_END)
 
 
 def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
-    """The base model `name`, or a run or an export with all its languages frozen; see `catalog.resolve_model`."""
-    reference = resolve_model(workspace, name)
+    """The base model `name`, or a run or an export with all its languages frozen; see `Model.find`."""
+    reference = Model.find(workspace, name)
     if reference.kind == "base":
         return load_base(workspace, reference.name, device)
     if reference.kind == "export":
@@ -318,7 +316,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
         fault = records.find_damage(reference.folder)
         if fault is not None:
             raise UserError(fault, _other_checkpoint(reference.folder))
-    record = model_info.record_of(reference)
+    record = reference.record
     # An extension needs an unchanged base, which scope `full` does not keep.
     if record.scope == "full":
         raise UserError(f"{name} was trained in scope 'full', which changed its base: it cannot be extended again.",
@@ -349,7 +347,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
 def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
     """The extended model `name` with its rows as they were initialised."""
     folder = workspace.extension(name)
-    record = records.read_record(folder / records.EXTENSION, ExtensionRecord)
+    record = records.read_extension(folder)
     model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
     return replace(model, ref=f"extension:{name}", scope="rows")
 
@@ -359,7 +357,7 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *,
     fault = records.find_damage(folder)
     if fault is not None:
         raise UserError(fault, _other_checkpoint(folder))
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
     model = with_decoder(model, folder / records.DECODER)
@@ -650,7 +648,7 @@ def _other_checkpoint(folder: Path) -> str:
               if checkpoint != folder and records.find_damage(checkpoint) is None]
     if not intact:
         return f"There is no other intact checkpoint in {folder.parent}; start a new training."
-    step = records.read_record(intact[0] / records.CHECKPOINT, CheckpointRecord).step
+    step = records.read_checkpoint(intact[0]).step
     run = folder.parent.parent.name
     return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and resume the run "
             f"from step {step}.")

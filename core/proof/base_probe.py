@@ -28,6 +28,7 @@ from core import machine
 from core.jobs.events import Progress
 from core.jobs.reporter import Reporter, check_stop, duration_text, size_text
 from core.library import catalog
+from core.library.lineage import Model
 from core.library.records import BaseProbe
 from core.model.loading import TTSModel, load_base
 from core.training import replay
@@ -90,8 +91,8 @@ def probe_base(workspace: Workspace, name: str, reporter: Reporter) -> BaseProbe
 
 
 def _probe(workspace: Workspace, name: str, reporter: Reporter) -> BaseProbe:
-    folder = workspace.model(name)
-    family = family_named(catalog.family_of(workspace, name))
+    model = Model.open(workspace, f"base:{name}")
+    folder, family = model.folder, family_named(model.family_name)
     front_end = family.load_front_end(folder)
 
     # A model that does not fit into the memory is not probed, rather than ended by the system.

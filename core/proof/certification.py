@@ -30,16 +30,9 @@ from config.languages import language_name
 from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import (
-    catalog,
-    certificate,
-    published,
-    records,
-    verification,
-    workspace_key,
-)
+from core.library import catalog, certificate, published, records, verification, workspace_key
 from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
-from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord
+from core.library.records import CheckpointRecord, ExportRecord
 from core.model.loading import (
     TTSModel,
     load_checkpoint,
@@ -165,7 +158,7 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
     Warns if the recogniser of the training cannot be loaded. Such a certificate has no input hash, so it is not used
     again when the recogniser is available.
     """
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     finetuned = load_checkpoint(workspace, folder, device)
     base = model_before(workspace, record.origin, folder, device)
     input_hash = input_hash or compute_input_hash(workspace, folder, device.type, sentences)
@@ -208,7 +201,7 @@ def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sen
                    progress: ProgressCallback = no_progress,
                    warn: Callable[[str], None] = _drop_warning) -> Certificate:
     """Compute the certificate of the checkpoint in `folder`, of its files, signed by this workspace."""
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     subject = verification.Subject.of_checkpoint(workspace, folder, record)
     files = verification.certified_files(subject)
     inputs = load_certificate_inputs(workspace, folder, device, sentences, warn=warn)
@@ -373,7 +366,7 @@ def _held_out_sentences(workspace: Workspace, base: TTSModel, finetuned: TTSMode
     if record.imported:
         raise UserError("not measured, because the recordings of the imported finetune are not known")
     dataset = manifest.load(workspace.dataset(record.dataset))
-    extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
+    extension = records.read_extension(workspace.extension(record.extension))
     if extension.rows_hash != record.rows_hash:
         raise UserError("the extension was replaced since")
 
@@ -995,12 +988,12 @@ _SCORES_VERSION = 5  # the same of the scores of sentences
 
 def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
     """The hash of all inputs of the certificate of the checkpoint in `folder`, on `device`, with so many sentences."""
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     dataset = rows = ""
     with suppress(UserError):
         dataset = manifest.load_card(workspace.dataset(record.dataset)).fingerprint
     with suppress(UserError):
-        rows = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
+        rows = records.read_extension(workspace.extension(record.extension)).rows_hash
     base = hash_tree(workspace.model(record.origin.model))
     recogniser = recognisers.identify(workspace, record.recogniser)
     values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser,

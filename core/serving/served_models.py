@@ -17,10 +17,10 @@ import torch
 from config.errors import UserError, join_names
 from config.schema import EMOTIONS, EmotionOptions, ServeOptions, SoundOptions
 from core.jobs.events import Event
-from core.library import certificate, learning, model_info, reference_voices, verification
-from core.library.catalog import ModelReference, resolve
+from core.library import certificate, learning, reference_voices, verification
 from core.library.certificate import CERTIFICATE
-from core.library.records import CHECKPOINT, CheckpointRecord, read_record
+from core.library.lineage import Model
+from core.library.records import read_checkpoint
 from core.library.reference_voices import SPEAKER
 from core.library.verification import Outcome
 from core.model.loading import TTSModel
@@ -93,7 +93,7 @@ class ServedModels:
         self._known_notes: dict[str, str] = {}
         self._notes: list[str] = []
         for reference in self.references:
-            _check_outcome(workspace, resolve(workspace, reference), options.accept_outcome)
+            _check_outcome(workspace, Model.open(workspace, reference), options.accept_outcome)
 
     def take_notes(self) -> list[str]:
         """Sentences about certificates that are not those of this workspace, each once; also after a reload."""
@@ -114,11 +114,11 @@ class ServedModels:
         """What clients may know of a model."""
         with self._guard:
             synthesizer = self._load(reference, "", SoundOptions()).synthesizer
-        model = resolve(self._workspace, reference)
+        model = Model.open(self._workspace, reference)
         languages = tuple(synthesizer.front_end.languages)
         return ServedModel(reference, languages, self._default_language(synthesizer),
                            self.voices(reference, synthesizer),
-                           model_info.model_hash(model, synthesizer.model.origin.base_hash),
+                           model.weights_hash(synthesizer.model.origin.base_hash),
                            int(model.folder.stat().st_mtime))
 
     def voices(self, reference: str, synthesizer: Synthesizer) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class ServedModels:
         if language not in languages:
             raise UnknownName("language", f"The model {reference} does not speak {language[:40]!r}.",
                               f"Its languages are: {join_names(languages, 40)}.")
-        model_hash = model_info.model_hash(resolve(self._workspace, reference), synthesizer.model.origin.base_hash)
+        model_hash = Model.open(self._workspace, reference).weights_hash(synthesizer.model.origin.base_hash)
         return LoadedVoice(synthesizer, language, model_hash)
 
     def recogniser(self, reference: str, voice: LoadedVoice) -> CTCModel:
@@ -159,7 +159,7 @@ class ServedModels:
                 current.synthesizer.voice.conditioning is not loaded.synthesizer.voice.conditioning):
             current = loaded
             # Its files may have changed since the server began.
-            _check_outcome(self._workspace, resolve(self._workspace, reference), self._options.accept_outcome)
+            _check_outcome(self._workspace, Model.open(self._workspace, reference), self._options.accept_outcome)
             self._note(reference)
         self._synthesizers = {old: cached for old, cached in self._synthesizers.items()
                               if old[0] != reference or cached.synthesizer.model is current.synthesizer.model}
@@ -170,7 +170,7 @@ class ServedModels:
 
     def _note(self, reference: str) -> None:
         """Keep what a person should know of the certificate of a model that was loaded."""
-        model = resolve(self._workspace, reference)
+        model = Model.open(self._workspace, reference)
         note = verification.spoken_note(self._workspace, reference)
         if not note and model.kind != "base" and _is_uncertified(self._workspace, model):
             note = f"{reference} has no certificate: nothing of it was compared with its base model."
@@ -206,8 +206,8 @@ class ServedModels:
         return cached[1]
 
     def _speakers(self, reference: str) -> Sequence[str]:
-        model = resolve(self._workspace, reference)
-        return tuple(model_info.speakers(self._workspace, model)) if model.kind != "base" else ()
+        model = Model.open(self._workspace, reference)
+        return tuple(model.speakers())
 
     def _default_language(self, synthesizer: Synthesizer) -> str:
         """The option, else the first new language of the model, else English, else its first language."""
@@ -216,7 +216,7 @@ class ServedModels:
         return next((code for code in preferences if code in languages), languages[0])
 
 
-def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) -> None:
+def _check_outcome(workspace: Workspace, model: Model, accepted: bool) -> None:
     """`UserError` for a model of other files than its certificate's, with failed checks, or that learned nothing.
 
     Nothing is raised if `accepted`.
@@ -238,19 +238,19 @@ def _check_outcome(workspace: Workspace, model: ModelReference, accepted: bool) 
             raise UserError(
                 f"{model.reference} is not served: {learning.describe_report(proof.learning_report)}.", hint)
     if model.kind == "run":
-        record = read_record(model.folder / CHECKPOINT, CheckpointRecord)
+        record = read_checkpoint(model.folder)
         report = learning.read_report(model.folder.parent.parent, record.step)
         if report.learning.bad:
             raise UserError(f"{model.reference} is not served: {learning.describe_report(report)}.", hint)
 
 
-def _is_uncertified(workspace: Workspace, model: ModelReference) -> bool:
+def _is_uncertified(workspace: Workspace, model: Model) -> bool:
     """Whether there is no certificate, or only one of another step."""
     path = _certificate_path(workspace, model)
     return not path.is_file() or model.step not in (None, certificate.read(path).step)
 
 
-def _certificate_path(workspace: Workspace, model: ModelReference) -> Path:
+def _certificate_path(workspace: Workspace, model: Model) -> Path:
     return (model.folder if model.kind == "export" else model.folder.parent.parent) / CERTIFICATE
 
 

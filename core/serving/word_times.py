@@ -10,8 +10,8 @@ import torch
 
 from config.errors import UserError
 from core.jobs.reporter import Reporter
-from core.library.catalog import resolve
-from core.library.records import CHECKPOINT, CheckpointRecord, read_export_record, read_record
+from core.library.lineage import Model
+from core.library.records import read_checkpoint, read_export_record
 from core.sources.recognisers import BUILT_IN
 from core.speech import transcription
 from core.speech.transcription import CTCModel
@@ -35,9 +35,9 @@ def load_word_recogniser(workspace: Workspace, reference: str, language: str, ne
 
     For a new language of the model at `reference` it is that of its training.
     """
-    model, name, its_language = resolve(workspace, reference), BUILT_IN, ""
+    model, name, its_language = Model.open(workspace, reference), BUILT_IN, ""
     if model.kind != "base" and language in new_languages:
-        record = (read_record(model.folder / CHECKPOINT, CheckpointRecord) if model.kind == "run"
+        record = (read_checkpoint(model.folder) if model.kind == "run"
                   else read_export_record(model.folder))
         name, its_language = record.recogniser or BUILT_IN, record.recogniser_language
     try:

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from config import confinement, foreign
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
-from core.library import dataset_recognisers, model_info, verification
+from core.library import artefacts, dataset_recognisers, verification
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import DownloadRequest, download_model
@@ -198,14 +198,14 @@ def identify(workspace: Workspace, name: str) -> object:
 
 
 def damaged_recognisers(workspace: Workspace) -> dict[str, str]:
-    """As `model_info.damaged_models`, of recognisers."""
+    """As `artefacts.damaged`, of recognisers."""
     def read(name: str) -> None:
         folder = workspace.recognisers / name
         _has_all(folder, ())
         check(folder)
         local_recogniser(folder)
 
-    return model_info.find_damaged(workspace.list_recognisers(), read)
+    return artefacts.find_damaged(workspace.list_recognisers(), read)
 
 
 def repair_hint(folder: Path) -> str:

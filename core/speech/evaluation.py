@@ -21,8 +21,7 @@ from config.languages import language_name
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import records
-from core.library.catalog import resolve
-from core.library.records import CheckpointRecord
+from core.library.lineage import Model
 from core.library.reference_voices import reference_clip
 from core.model import loading
 from core.model.adapters import Adapters
@@ -459,8 +458,8 @@ def _dataset(workspace: Workspace, model: TTSModel, language: str = "") -> manif
     if earlier:
         name = earlier[0]
     elif kind == "run":
-        folder = resolve(workspace, model.ref).folder
-        name = records.read_record(folder / records.CHECKPOINT, CheckpointRecord).dataset
+        folder = Model.open(workspace, model.ref).folder
+        name = records.read_checkpoint(folder).dataset
     elif kind == "export":
         name = loading.export_record(model).dataset
     else:

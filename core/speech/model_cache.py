@@ -25,9 +25,8 @@ from config.schema import (
     SpeakingPrecision,
     UnknownCharacters,
 )
-from core.library import model_info, records
-from core.library.catalog import resolve
-from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library import records
+from core.library.lineage import Model
 from core.library.reference_voices import SPEAKER
 from core.model.loading import TTSModel, load
 from core.model.precision import apply_synthesis_precision
@@ -58,7 +57,7 @@ def synthesis_inputs(workspace: Workspace, loaded: CachedSynthesizer,
                      options: BookOptions | PiperDatasetOptions) -> list[object]:
     """What the speech of a text depends on: hashes of the model and of recordings, and the options of its synthesis."""
     model = loaded.synthesizer.model
-    weights = model_info.model_hash(resolve(workspace, options.voice_model), model.origin.base_hash)
+    weights = Model.open(workspace, options.voice_model).weights_hash(model.origin.base_hash)
     recordings = [Path(name).expanduser() for name in (options.voice, options.sound.emotion.emotion_clip) if name]
     recording_hashes = [hash_file(path) for path in recordings if path.is_file()]
     return [model.ref, weights, model.front_end.fingerprint, options.voice, loaded.voice, recording_hashes,
@@ -141,7 +140,7 @@ class ModelCache:
 
 def _speaker_clip(workspace: Workspace, ref: str, name: str) -> tuple[str, Path]:
     """A speaker of the training data of `ref`, and a clip of it; without a name the one with the most speech."""
-    clips = model_info.speakers(workspace, resolve(workspace, ref))
+    clips = Model.open(workspace, ref).speakers()
     name = name or next(iter(clips), "") if "" not in clips else name
     if name not in clips:
         raise UserError(f"{name!r} is no speaker of the data of {ref}.", f"Its speakers: {join_names(list(clips))}.")
@@ -152,15 +151,15 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
     """The files and folders of a model, and those of its dataset, whose texts determine the length of text chunks."""
     kind, _, name = ref.partition(":")
     if kind == "extension":
-        extension = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
+        extension = records.read_extension(workspace.extension(name))
         return [workspace.extension(name), workspace.model(extension.origin.model)]
-    source = resolve(workspace, ref)
+    source = Model.open(workspace, ref)
     if source.kind == "base":
         return [source.folder]
     if source.kind == "export":
         dataset, folders = records.read_export_record(source.folder).dataset, [source.folder]
     else:
-        record = records.read_record(source.folder / records.CHECKPOINT, CheckpointRecord)
+        record = records.read_checkpoint(source.folder)
         dataset, folders = record.dataset, [source.folder, workspace.model(record.origin.model)]
     # The texts of the dataset decide how long chunks may be.
     if dataset in workspace.list_datasets():

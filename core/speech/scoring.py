@@ -22,7 +22,7 @@ from config.languages import language_name
 from config.schema import TrainOptions
 from core.jobs.reporter import Reporter, stage
 from core.library import dataset_recognisers, records
-from core.library.catalog import resolve
+from core.library.lineage import Model
 from core.library.records import CheckpointRecord, ExportRecord
 from core.model import loading
 from core.model.loading import TTSModel
@@ -188,7 +188,7 @@ def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callabl
     if choice is None and model.ref.startswith("export:"):
         choice = _locate_recogniser(workspace, loading.export_record(model))
     elif choice is None and model.ref.startswith("run:"):
-        choice = records.read_record(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
+        choice = records.read_checkpoint(Model.open(workspace, model.ref).folder)
     if choice is None or (languages is not None and not set(model.new_languages) & set(languages)):
         return model.family.load_recogniser(model.base_folder)
     try:
@@ -284,8 +284,7 @@ def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportReco
         return record
     # The export records the name alone; the run still knows the folder.
     with suppress(UserError):
-        run = records.read_record(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
-                                  CheckpointRecord)
+        run = records.read_checkpoint(Model.open(workspace, f"run:{record.run}@{record.step}").folder)
         if run.origin == record.origin and records.strip_folder(run.recogniser) == record.recogniser:
             return replace(record, recogniser=run.recogniser)
     return record

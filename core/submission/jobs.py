@@ -15,7 +15,8 @@ from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.job import Job, check_id_free, create_job, load_job, new_job_id, with_whole_ids
 from core.jobs.state import JobBoard
 from core.jobs.verbs import verb_module
-from core.library import catalog
+from core.library import lineage
+from core.library.lineage import Model
 from core.submission.requirements import PlannedJob, find_makers
 from core.workspace import Workspace
 
@@ -99,11 +100,11 @@ def select_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> No
     """
     if options.run.startswith("export:"):
         return
-    name, _, checkpoint = catalog.require_run(options.run).removeprefix("run:").partition("@")
+    name, _, checkpoint = lineage.require_run(options.run).removeprefix("run:").partition("@")
     choice = pinned_names(workspace.run(name)).get(CHOICE)
     if checkpoint == BEST and choice is not None:
         control.use_checkpoint(load_job(workspace, name), "")
-    elif checkpoint not in ("", BEST) and catalog.resolve(workspace, options.run).step != choice:
+    elif checkpoint not in ("", BEST) and Model.open(workspace, options.run).step != choice:
         control.use_checkpoint(load_job(workspace, name), checkpoint)
 
 

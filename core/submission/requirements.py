@@ -32,7 +32,8 @@ from core.dataset.languages import describe_language
 from core.jobs.job import Job
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
-from core.library import catalog, model_info, segments
+from core.library import records, segments
+from core.library.lineage import Model
 from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
@@ -177,16 +178,16 @@ def _base_models(workspace: Workspace, named: Sequence[Need]) -> Iterator[Need]:
         # What is missing is reported with the other needs.
         with suppress(UserError, OSError):
             if need.kind == "extension":
-                yield Need("base", "model", model_info.model_of_extension(workspace, need.name))
+                yield Need("base", "model", records.read_extension(workspace.extension(need.name)).origin.model)
             elif need.name.startswith(("run:", "export:")):
-                yield Need("base", "model", model_info.base_model_of(catalog.resolve(workspace, need.name)))
+                yield Need("base", "model", Model.open(workspace, need.name).base_name)
 
 
 def _find(workspace: Workspace, need: Need, options: Options) -> None:
     """Raise `UserError` when the artefact is not there."""
     kind, name = need.kind, need.name
     if kind == "reference" or name.startswith(("base:", "run:", "export:")):
-        catalog.resolve(workspace, name)
+        Model.open(workspace, name)
     elif kind == "dataset":
         dataset = workspace.dataset(name)
         if need.field == "dataset" and isinstance(options, TrainOptions) and options.augmentation:
@@ -214,7 +215,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
     else:
         # A model to build upon may be a run or an export too.
         if need.field == "model":
-            catalog.resolve_model(workspace, name)
+            Model.find(workspace, name)
             return
         {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
          "segments": workspace.segment_folder, "export": workspace.export, "run": workspace.run}[kind](name)
@@ -290,18 +291,17 @@ def check_upload(workspace: Workspace, path: str) -> None:
 
 def check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], voice: str) -> None:
     try:
-        model = catalog.resolve(workspace, reference)
-        base = model_info.base_model_of(model)
+        model = Model.open(workspace, reference)
     except UserError:
         # A missing model is reported with the other needs.
         return
-    known_codes, voices = model_info.languages(workspace, model), model_info.voice_names(workspace, base)
+    known_codes, voices = model.languages, model.voices
     for code in codes:
         if known_codes and code not in known_codes:
             raise UserError(f"{reference} does not speak {describe_language(code)}.",
                             f"Choose one of its languages ({', '.join(known_codes)}), or a model of this language.")
     if voice.startswith(SPEAKER):
-        speakers = model_info.speakers(workspace, model)
+        speakers = model.speakers()
         if voice.removeprefix(SPEAKER) not in speakers and not (voice == SPEAKER and speakers):
             raise UserError(f"{voice.removeprefix(SPEAKER)!r} is no speaker of the data of {reference}.",
                             f"Its speakers: {join_names(list(speakers))}.")

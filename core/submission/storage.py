@@ -26,7 +26,7 @@ from core.jobs.locks import FileLock, locked
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.jobs.verbs import RUN_VERBS, VERBS
 from core.library import certificate, checkpoints, learning, records
-from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, Origin
+from core.library.records import CheckpointRecord, ExportRecord, Origin
 from core.sources import recognisers
 from core.submission import requirements
 from core.workspace import BIN, KINDS, Workspace
@@ -270,7 +270,7 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
     models: dict[str, str] = {}
     for name in workspace.list_extensions():
         with suppress(UserError):
-            record = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
+            record = records.read_extension(workspace.extension(name))
             user, models[name] = Item("extension", name), record.origin.model
             dependencies.append(Dependency(user, Item("model", record.origin.model), NEEDS))
             # An imported finetune has no tokenizer of the workspace.
@@ -280,7 +280,7 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
 
     for name in workspace.list_exports():
         with suppress(UserError):
-            exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
+            exported = records.read_export_record(workspace.exports / name)
             dependencies += _of_export(Item("export", name), exported)
 
     # Jobs that speak used the held-out clips of the model's dataset.

@@ -15,8 +15,7 @@ from config.schema import TrainOptions
 from core.jobs.events import Plan, Progress
 from core.jobs.reporter import Reporter, pluralize, progress_callback, stage
 from core.library import records
-from core.library.catalog import family_of
-from core.library.records import ExtensionRecord
+from core.library.lineage import Model
 from core.model import tensor_files
 from core.workspace import Workspace
 from data import manifest
@@ -38,9 +37,9 @@ def train_decoder(options: TrainOptions, workspace: Workspace, reporter: Reporte
         return
 
     # The options are checked before any recording is read.
-    extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+    extension = records.read_extension(workspace.extension(options.extension))
     base = extension.origin.model
-    family = family_named(family_of(workspace, base))
+    family = family_named(Model.open(workspace, f"base:{base}").family_name)
     if not family.adapts_decoder:
         raise UserError(f"decoder_minutes is {options.decoder_minutes:g}, and the decoder of {base} (family "
                         f"{family.name}) is used as it was published.", "Set decoder_minutes to 0.")

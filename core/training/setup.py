@@ -19,8 +19,9 @@ from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps, folder_of
 from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
-from core.library import catalog, checkpoints, dataset_recognisers, learning, records
+from core.library import checkpoints, dataset_recognisers, learning, records
 from core.library.learning import LearningRecord
+from core.library.lineage import Model
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
 from core.model.adapters import PEFT_PREFIX, SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
@@ -151,7 +152,7 @@ def _recogniser_choice(options: TrainOptions, workspace: Workspace, run_dir: Pat
     """The recogniser of the run: of a resumed one that of its checkpoint, because errors of two cannot be compared."""
     if saved is None:
         return scoring.choose(workspace, options, options.dataset)
-    return records.read_record(folder_of(run_dir, saved) / records.CHECKPOINT, CheckpointRecord)
+    return records.read_checkpoint(folder_of(run_dir, saved))
 
 
 def _load_recogniser(options: TrainOptions, choice: RecogniserChoice, workspace: Workspace, reporter: Reporter,
@@ -276,7 +277,7 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
     if not path.is_file():
         return
     current = records.read_record(path, ExtensionRecord).origin
-    saved = records.read_record(folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
+    saved = records.read_checkpoint(folder_of(run_dir, step)).origin
     hint = (f"Restore the extension that it started with and resume, or start a new run from its weights: "
             f"{init_from_command(run_dir, step)}.")
     if current.base_hash != saved.base_hash:
@@ -351,7 +352,7 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
 
     `changing`: the parts of the base that the new run is to train. If the source has an EMA, its averages are copied.
     """
-    source = catalog.resolve(workspace, reference)
+    source = Model.open(workspace, reference)
     if source.kind != "run":
         raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID or run:ID@STEP.")
     fault = records.find_damage(source.folder)
@@ -359,7 +360,7 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
         raise UserError(fault, "Initialise from another checkpoint of the run.")
 
     # Its weights only fit the base on which they were trained.
-    record = records.read_record(source.folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(source.folder)
     if record.origin.base_hash != tts.base_hash:
         raise UserError(
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "

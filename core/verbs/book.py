@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import BookOptions
-from core.library import catalog, model_info
+from core.library.lineage import Model
 from core.submission.requirements import check_speaks, check_upload
 from core.text.manuscript import language_of, open_book, read_pronunciations
 from core.workspace import Workspace
@@ -31,6 +31,6 @@ def check(workspace: Workspace, options: BookOptions) -> None:
     # A missing model is reported with the other needs.
     known_codes: tuple[str, ...] = ()
     with suppress(UserError):
-        known_codes = model_info.languages(workspace, catalog.resolve(workspace, options.voice_model))
+        known_codes = Model.open(workspace, options.voice_model).languages
     codes = [language_of(book, options, known_codes)] if known_codes else []
     check_speaks(workspace, options.voice_model, codes, options.voice)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from config.errors import UserError
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core.dataset import languages
-from core.library import catalog, model_info
+from core.library.lineage import Model
 from core.submission.requirements import check_rules, dataset_language
 from core.workspace import Workspace
 
@@ -17,9 +17,8 @@ def check(workspace: Workspace, options: CompareTokenizersOptions | TokenizerOpt
     # A missing model is reported with the other needs.
     model_languages: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
     with suppress(UserError):
-        model = catalog.resolve_model(workspace, options.model)
-        base = model_info.base_languages(workspace, model_info.base_model_of(model))
-        model_languages = base, model_info.added_languages(workspace, model)
+        model = Model.find(workspace, options.model)
+        model_languages = model.base_languages, model.added_languages
     for language in dataset_language(workspace, options.dataset).split(","):
         languages.check_new(options.dataset, language, *model_languages)
     check_rules(workspace, options.rules, options.dataset)

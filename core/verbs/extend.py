@@ -8,7 +8,6 @@ from config.errors import UserError
 from config.schema import ExtendOptions
 from core.jobs.state import JobBoard
 from core.library import records
-from core.library.records import ExtensionRecord
 from core.submission.requirements import check_named, check_not_being_made
 from core.workspace import Workspace, free_name
 
@@ -29,7 +28,7 @@ def is_other_extension(workspace: Workspace, name: str, tokenizer: str, initiali
     if name not in workspace.list_extensions():
         return False
     try:
-        record = records.read_record(workspace.extensions / name / records.EXTENSION, ExtensionRecord)
+        record = records.read_extension(workspace.extensions / name)
     except UserError:
         return True
     return (record.tokenizer, record.initialisation, str(record.seed)) != (tokenizer, initialisation, seed)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from config.schema import PackOptions
-from core.library import catalog
+from core.library import lineage
 from core.workspace import Workspace
 
 
 def check(workspace: Workspace, options: PackOptions) -> None:
-    catalog.require_run_or_export(options.item)
+    lineage.require_run_or_export(options.item)

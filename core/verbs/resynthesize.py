@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config.errors import UserError
 from config.schema import ResynthesizeOptions
-from core.library import model_info
+from core.library import lineage
 from core.workspace import Workspace
 
 
@@ -13,4 +13,4 @@ def check(workspace: Workspace, options: ResynthesizeOptions) -> None:
         raise UserError("Give a source or a dataset: one of the two.",
                         "Give --source PATH for recordings that are not prepared, else --dataset NAME.")
     # The base must exist, or ship with the app.
-    model_info.base_files(workspace, options.model)
+    lineage.find_base_or_shipped(workspace, options.model)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from core.jobs.state import JobBoard, JobState
-from core.library import catalog, model_info
+from core.library import artefacts
+from core.library.lineage import Model
 from core.submission.requirements import check_named, check_not_being_made, makes
 from core.verbs import compare_tokenizers
 from core.workspace import Workspace, free_name
@@ -25,14 +26,14 @@ def check(workspace: Workspace, options: TokenizerOptions) -> None:
 
 def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:
     """A free name made of model and languages, or that of the tokenizer with these settings."""
-    stem = model_info.stem(workspace, catalog.resolve_model(workspace, settings["model"]))
+    stem = Model.find(workspace, settings["model"]).stem
     dataset, states = settings["dataset"], JobBoard(workspace).states()
     # A dataset that is still being prepared has no language yet; its job has one.
     making = [str(state.job.settings["language"]).split(",") for state in states
               if state.alive and state.verb == "prepare" and state.job.settings.get("dataset") == dataset]
     if not making:
         workspace.dataset(dataset)
-    codes = making[-1] if making else model_info.languages_of_dataset(workspace, dataset)
+    codes = making[-1] if making else artefacts.languages_of_dataset(workspace, dataset)
     return free_name("-".join((stem, *codes)), lambda name: is_other_tokenizer(workspace, name, settings, states))
 
 

@@ -8,8 +8,7 @@ from config import schema
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core.dataset import languages, review
-from core.library import catalog, model_info, records
-from core.library.records import ExtensionRecord
+from core.library import catalog, lineage, records
 from core.submission.requirements import dataset_language
 from core.workspace import Workspace
 from data import manifest
@@ -28,8 +27,8 @@ def check(workspace: Workspace, options: TrainOptions) -> None:
         review.check_texts_match(workspace, options.dataset, options.mismatch_action)
 
     try:
-        record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
-        base = model_info.base_languages(workspace, record.origin.model)
+        record = records.read_extension(workspace.extension(options.extension))
+        base = lineage.languages_of(workspace, f"base:{record.origin.model}")
     except UserError:
         return
     if options.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:

@@ -29,7 +29,7 @@ from core.jobs.events import (
     Step,
 )
 from core.jobs.job import Job, create_job, load_job
-from core.library import catalog, certificate, diagnosis, records, verification
+from core.library import certificate, diagnosis, lineage, records, verification
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.checkpoints import RankingMetric, read_ranking, write_ranking
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
@@ -169,8 +169,8 @@ def tokenizer(workspace: Workspace, name: str = "tiny-am") -> None:
 def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
     """A certificate of the run's files; with `failed`, the old rows have moved. It is complete."""
     one, other = "4f9a" * 16, "77b0" * 16
-    checkpoint = catalog.run_checkpoint(control.read_state(load_job(workspace, run)))
-    step = checkpoint[1] if checkpoint else 700
+    checkpoint = lineage.run_model(control.read_state(load_job(workspace, run)))
+    step = checkpoint.step if checkpoint else 700
     proof = Certificate(
         f"run:{run}@{step}", run, step, "gated", "tiny", "tiny-am", "", "", 1_790_000_000.0,
         (CertificateCheck("prefix_rows", "failed" if failed else "passed", one, other if failed else one,

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from config.languages import language_name
 from core.jobs import control
 from core.jobs.state import JobBoard
-from core.library import model_info
+from core.library import catalog
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser.conftest import NARROW, Take, choose, fill_opened, open_tab, wait_until
@@ -145,7 +145,7 @@ def hear(page: Page, workspace: Workspace, take: Take) -> None:
 
 def miss_a_package(page: Page) -> None:
     """A language whose package is not on this machine says so before anything is started."""
-    packages = model_info.PACKAGES["chatterbox"]
+    packages = catalog.PACKAGES["chatterbox"]
     lacking = [code for code, package in packages.items() if find_spec(package) is None]
     for code in lacking[:1]:
         choose_language(page, language_name(code))

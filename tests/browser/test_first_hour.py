@@ -151,8 +151,7 @@ def test_swahili_in_ones_own_voice_then_greek_on_top(tmp_path: Path, open_page: 
     assert proof.failed() == ()
     assert proof.new_languages == ("el",)
     assert "(en, fr, sw) bit-identical" in proof.check("base_logits").actual
-    record = records.read_record(workspace.extension(str(second.job.settings["extension"])) / records.EXTENSION,
-                                 records.ExtensionRecord)
+    record = records.read_extension(workspace.extension(str(second.job.settings["extension"])))
     assert [(one.language, one.source.partition("@")[0]) for one in record.origin.earlier_trainings] == [
         ("sw", f"run:{first.id}")]
 

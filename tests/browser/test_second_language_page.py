@@ -67,7 +67,7 @@ def test_a_second_language_is_added_by_the_same_button(workspace: Workspace, app
     assert "(am, en, fr) bit-identical" in proof.check("base_logits").actual
     extension = str(training.job.settings["extension"])
     assert extension == "tiny-am-el"
-    record = records.read_record(workspace.extension(extension) / records.EXTENSION, records.ExtensionRecord)
+    record = records.read_extension(workspace.extension(extension))
     assert [one.source for one in record.origin.earlier_trainings] == [f"run:{RUN}@8"]
 
     open_tab(page, "Tokenizer")  # where the next one is offered, on top of both

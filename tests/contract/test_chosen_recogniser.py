@@ -14,7 +14,6 @@ from core.jobs import checkpoint_names
 from core.jobs.events import Journal
 from core.jobs.job import create_job
 from core.library import certificate, records
-from core.library.records import CheckpointRecord
 from core.training import checkpoint
 from tests.contract.conftest import World
 from tests.contract.families import FAMILIES
@@ -52,8 +51,7 @@ def _scored_throughout(world: World, recogniser: Path) -> None:
     train_and_certify(options, world.workspace, listener)
     evaluated = listener.of("evaluated")[-1]
     assert evaluated.errors["am"] > 0.0  # its weights are random
-    assert records.read_record(checkpoint_names.folder_of(run, 2) / records.CHECKPOINT,
-                        CheckpointRecord).recogniser == str(recogniser)
+    assert records.read_checkpoint(checkpoint_names.folder_of(run, 2)).recogniser == str(recogniser)
     assert "am" in {one.language for one in certificate.read(run / certificate.CERTIFICATE).errors}
     with closing(Journal(made.journal)) as journal:
         for event in listener.events:

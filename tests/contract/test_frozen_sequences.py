@@ -24,7 +24,6 @@ from core.jobs.events import Event, Journal
 from core.jobs.job import Job, create_job
 from core.jobs.reporter import StopRequested
 from core.library import records
-from core.library.records import CheckpointRecord
 from core.model.loading import load_checkpoint
 from core.model.prefix import base_tensors
 from core.speech import evaluation
@@ -118,7 +117,7 @@ class Bench:
             self._check_export(self.workspace.export(name))
 
     def _check_checkpoint(self, folder: Path, options: TrainOptions) -> None:
-        record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+        record = records.read_checkpoint(folder)
         assert record.frozen_hash == record.origin.base_hash  # in the memory of the trainer
         tts = load_checkpoint(self.workspace, folder, CPU)  # the bits of the file
         assert not tts.changed or (options.scope == "full" and options.full_trainable != "adapters")

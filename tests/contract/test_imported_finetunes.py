@@ -19,9 +19,9 @@ from core import certify, doctor, export, import_model, synthesize, train
 from core.jobs.events import CheckpointSaved, Event, Journal, Result
 from core.jobs.job import create_job, load_job
 from core.jobs.state import JobReader
-from core.library import catalog, certificate, diagnosis, records
+from core.library import certificate, diagnosis, lineage, records
 from core.library.certificate import Preservation
-from core.library.records import CheckpointRecord
+from core.library.lineage import Model
 from core.model.loading import load, load_base, load_export
 from core.model.prefix import base_tensors, whole_table
 from core.workspace import Workspace
@@ -121,7 +121,7 @@ def _only_checkpoint(workspace: Workspace, name: str) -> str:
     target.parent.mkdir()
     folder.rename(target)
     journal = Journal(load_job(workspace, "copy").journal)
-    record = records.read_record(target / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(target)
     journal.append(CheckpointSaved(record.step, f"checkpoints/{target.name}", best=True))
     journal.close()
     return "run:copy"
@@ -174,10 +174,10 @@ def test_the_import_is_a_run_for_every_list(tiny: Base, tmp_path: Path) -> None:
     result, _ = imported(tiny, "listed", checkpoint, tokenizer)
     states = [JobReader(load_job(tiny.workspace, name)).state() for name in tiny.workspace.list_runs()
               if (tiny.workspace.runs / name / "config.yaml").is_file()]
-    assert "run:listed" in [one.reference for one in catalog.list_references(tiny.workspace, states)]
-    assert catalog.resolve(tiny.workspace, "run:listed").step == result["step"] == 0
+    assert "run:listed" in [one.reference for one in lineage.list_models(tiny.workspace, states)]
+    assert Model.open(tiny.workspace, "run:listed").step == result["step"] == 0
     assert (tiny.workspace.run("listed") / diagnosis.DIAGNOSIS).is_file()
-    record = records.read_record(tiny.workspace.extension("listed") / records.EXTENSION, records.ExtensionRecord)
+    record = records.read_extension(tiny.workspace.extension("listed"))
     assert record.languages == ("am",)
 
 

@@ -130,7 +130,7 @@ def test_it_speaks_alone_in_the_voice_of_a_recording(world: Workspace, exported:
 
 def test_another_version_of_the_package_that_writes_numbers_out_is_said(world: Workspace, exported: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    record = records.read_record(exported / records.EXPORT_RECORD, records.ExportRecord)
+    record = records.read_export_record(exported)
     assert record.text_library == indextts2_normaliser.rules_version()
     monkeypatch.setattr(indextts2_normaliser, "rules_version", lambda: "wetext 9.9")
     models = [load(world, f"run:{RUN}", CPU), loading.load_export(exported, CPU)]

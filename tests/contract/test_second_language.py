@@ -16,7 +16,6 @@ from core import export, extend
 from core.export import same_logits
 from core.jobs import checkpoint_names
 from core.library import records
-from core.library.records import ExtensionRecord
 from core.model.loading import TTSModel, load, load_checkpoint, load_front_end
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
@@ -139,8 +138,7 @@ def test_no_step_of_the_second_training_moves_what_was_there(multilingual: Multi
         trainer.train_step()
     assert hash_tensors(base_tensors(tts.lm.module)) == frozen == trainer.compute_frozen_hash()
     assert all(not torch.equal(rows[name], value) for name, value in trainer.trainables.rows.items())
-    record = records.read_record(checkpoint_names.folder_of(workspace.run("run-el"), 8) / records.CHECKPOINT,
-                                 records.CheckpointRecord)
+    record = records.read_checkpoint(checkpoint_names.folder_of(workspace.run("run-el"), 8))
     folder = checkpoint.save(tmp_path, record, tts, options, trainer.state_dict())
     again, before = load_checkpoint(workspace, folder, CPU), multilingual.load(f"run:{RUN}")
     assert differing(before, again, probes(multilingual, before)) == []
@@ -168,7 +166,7 @@ def test_an_export_speaks_all_languages_and_is_a_base_again(multilingual: Multil
     assert {"am", NEW, "en"} <= set(exported.front_end.languages)
     assert all(same_logits(trained, exported, item) for item in probes(multilingual, trained))
     add_language(workspace, "both", "ti", TIGRINYA, multilingual.model)
-    record = records.read_record(workspace.extension("tiny-ti") / records.EXTENSION, ExtensionRecord)
+    record = records.read_extension(workspace.extension("tiny-ti"))
     assert [one.language for one in record.origin.earlier_trainings] == ["am", NEW]
     third = multilingual.load("extension:tiny-ti")
     assert third.new_languages == ("ti",)

@@ -15,7 +15,6 @@ from core import export, extend, tokenizer
 from core.export import same_logits
 from core.jobs import checkpoint_names
 from core.library import records
-from core.library.records import ExtensionRecord
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
 from core.proof import certification
@@ -133,7 +132,7 @@ def third_on_top(multilingual: MultilingualWorld, base: str) -> None:
     workspace, before = multilingual.workspace, multilingual.load(base)
     code = f"{THIRD}-{base.partition(':')[0]}"
     add_language(workspace, base, code, CYRILLIC, multilingual.model)
-    record = records.read_record(workspace.extension(f"tiny-{code}") / records.EXTENSION, ExtensionRecord)
+    record = records.read_extension(workspace.extension(f"tiny-{code}"))
     assert [one.languages for one in record.origin.earlier_trainings] == [(NEW, "ti")]
     third = multilingual.load(f"extension:tiny-{code}")
     assert third.new_languages == (code,)

@@ -148,8 +148,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
 def test_the_run_gives_the_folder_of_a_recogniser(kept: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                   recogniser: str, here: bool, wanted: str) -> None:
     record = replace(records.read_export_record(kept.exports / "scored"), recogniser=recogniser)
-    run = records.read_record(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT,
-                              records.CheckpointRecord)
+    run = records.read_checkpoint(kept.runs / RUN / "checkpoints" / "step-000008")
     monkeypatch.setattr(scoring.records, "read_record", lambda *_: replace(run, recogniser=str(tmp_path / "own/ear")))
     found = scoring._locate_recogniser(kept, record if here else replace(record, run="none")).recogniser
     assert found == (str(tmp_path / wanted) if "own" in wanted else wanted)

@@ -22,7 +22,7 @@ from core.jobs import job as job_files
 from core.jobs.events import Evaluated, Event, Step
 from core.jobs.job import Job
 from core.library import checkpoints
-from core.library.catalog import resolve
+from core.library.lineage import Model
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
@@ -147,4 +147,4 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
     assert first == second
     left = sorted(path.name for path in (job.directory / checkpoint.FOLDER).iterdir())
     assert left == sorted(path.name for path in (ends[0] / checkpoint.FOLDER).iterdir())
-    assert resolve(world, "run:killed").folder.is_dir()
+    assert Model.open(world, "run:killed").folder.is_dir()

@@ -30,8 +30,9 @@ from core import certify, export, pack, push, unpack
 from core.jobs.checkpoint_names import set_choice
 from core.jobs.events import CheckpointSaved, append_event
 from core.jobs.state import JobState
-from core.library import catalog, certificate, records, verification, workspace_key
+from core.library import certificate, records, verification, workspace_key
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck, CertifiedFile
+from core.library.lineage import Model
 from core.library.records import EXPORT_RECORD
 from core.library.verification import Outcome
 from core.proof import certification
@@ -222,7 +223,7 @@ def _make(workspace: Workspace, name: str) -> str:
               "run": max((run_of(workspace) / "checkpoints").glob("step-*"))}[place]
     _tensors(folder / path, change, tensors)
     if place == "run":  # the checkpoint's own list too
-        record = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+        record = records.read_checkpoint(folder)
         files = {**record.files, path: hash_file(folder / path)}
         records.write_record(folder / records.CHECKPOINT, dataclasses.replace(record, files=files))
     if place == "export":
@@ -696,7 +697,7 @@ def test_a_forged_certificate_that_proves_more_does_not_stay(attacked: Workspace
 
 def test_a_frozen_hash_of_zeros_fails_whatever_certificate_lies_there(attacked: Workspace) -> None:
     folder = max((run_of(attacked) / "checkpoints").glob("step-*"))
-    record = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+    record = records.read_checkpoint(folder)
     records.write_record(folder / records.CHECKPOINT, dataclasses.replace(record, frozen_hash="0" * 64))
     assert_not_green(attacked, "run", Outcome.OTHER_FILES)
     relist(attacked, "run")
@@ -873,7 +874,7 @@ def test_a_gated_run_that_brings_changed_tensors_fails(attacked: Workspace, tens
     folder = max((run_of(attacked) / "checkpoints").glob("step-*"))
     value = load_file(attacked.models / "tiny" / "t3.safetensors")[tensor]
     save_file({tensor: value.float() + 0.1}, folder / records.CHANGED)
-    record = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+    record = records.read_checkpoint(folder)
     records.write_record(folder / records.CHECKPOINT, dataclasses.replace(
         record, files={**record.files, records.CHANGED: hash_file(folder / records.CHANGED)}))
     assert "frozen_tensors" in str(certified(attacked, f"run:{RUN}")["certificate"])
@@ -886,7 +887,7 @@ def test_a_journal_names_no_other_folder_for_a_step(attacked: Workspace) -> None
         shutil.copytree(folder, folder.with_name(name))
         append_event(run_of(attacked) / "events.jsonl", CheckpointSaved(8, f"checkpoints/{name}", True))
         for reference in (f"run:{RUN}", f"run:{RUN}@8", f"run:{RUN}@best"):
-            assert catalog.resolve(attacked, reference).folder == folder
+            assert Model.open(attacked, reference).folder == folder
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,7 +33,7 @@ from core.jobs.events import CheckpointSaved, Finished, append_event
 from core.jobs.job import create_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import verb_module
-from core.library import catalog, evaluation_report, listening, records
+from core.library import evaluation_report, lineage, listening, records
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport
 from core.submission import storage
 from core.submission.jobs import check_requirements, select_named_checkpoint
@@ -283,7 +283,7 @@ def test_a_checkpoint_of_a_journal_lies_within_its_run(path: str, workspace: Wor
     append_event(workspace.runs / "exported" / "events.jsonl", CheckpointSaved(9, path, True))
     run = workspace.runs / foreign_workspace.RUN
     append_event(run / "events.jsonl", CheckpointSaved(9, path, True))
-    found = catalog.list_references(workspace, JobBoard(workspace).states())
+    found = lineage.list_models(workspace, JobBoard(workspace).states())
     assert [one.folder for one in found if one.kind == "run"] == [run / "checkpoints" / "step-000003"]
 
 

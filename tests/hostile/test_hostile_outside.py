@@ -21,8 +21,8 @@ from core import pack
 from core.dataset import original_recordings
 from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader
-from core.library import model_info, reference_voices
-from core.library.catalog import ModelReference
+from core.library import artefacts, reference_voices
+from core.library.lineage import Model
 from core.sources import allowed, base_models, dataset_source, source_preview
 from core.sources.downloader import DownloadProgress
 from core.submission import job_subjects, storage
@@ -84,15 +84,16 @@ def test_no_name_in_a_record_reads_a_folder_outside(way: str, workspace: Workspa
     name = NAMES[way](tmp_path)
     run = imported_run(workspace, dataset=name, extension=name)
     state = JobReader(load_job(workspace, run)).state()
+    model = Model(workspace, f"base:{name}", "base", name, workspace.models / name)
     seen = [job_subjects.subject(state), records.dataset(workspace, name), records.held_out_texts(workspace, name),
-            original_recordings.original_recording(workspace, name, SECRET), model_info.voice_names(workspace, name),
-            model_info.languages_of_dataset(workspace, name), reference_voices.list_speakers(workspace.datasets / name)]
+            original_recordings.original_recording(workspace, name, SECRET), model.voices,
+            artefacts.languages_of_dataset(workspace, name), reference_voices.list_speakers(workspace.datasets / name)]
     folder = workspace.exports / foreign_workspace.EXPORT
     values = json.loads((folder / "export.json").read_text())
     values |= {"dataset": name, "origin": values["origin"] | {"model": name}}
     (folder / "export.json").write_text(json.dumps(values))
-    export = ModelReference(f"export:{foreign_workspace.EXPORT}", "export", foreign_workspace.EXPORT, folder)
-    seen.append(model_info.speakers(workspace, export))
+    export = Model(workspace, f"export:{foreign_workspace.EXPORT}", "export", foreign_workspace.EXPORT, folder)
+    seen.append(export.speakers())
     shown = repr(seen)
     assert SECRET not in shown
 

@@ -20,7 +20,7 @@ from config.schema import TrainOptions
 from core import compute
 from core.library import certificate, records, verification
 from core.library.certificate import CERTIFICATE
-from core.library.records import EXPORT_RECORD, CheckpointRecord, ExportRecord, ExtensionRecord, write_record
+from core.library.records import EXPORT_RECORD, CheckpointRecord, ExportRecord, write_record
 from core.model import loading
 from core.model.loading import TTSModel, load_base, load_extension, plain_tensors
 from core.model.prefix import base_tensors, hash_tensors
@@ -126,7 +126,7 @@ def _export(workspace: Workspace, tts: TTSModel, tensors: Tensors, folder: Path,
 def _record(workspace: Workspace, tts: TTSModel, exported: TTSModel, name: str,
             options: TrainOptions) -> CheckpointRecord:
     """The claim of the recipe: new rows alone were trained."""
-    extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+    extension = records.read_extension(workspace.extension(options.extension))
     return CheckpointRecord(name, options.steps, "rows", options.extension, options.dataset, extension.rows_hash,
                             hash_tensors(base_tensors(exported.lm.module)), tts.origin)
 

@@ -14,8 +14,9 @@ from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import CheckpointSaved, Finished, Queued, Started, Stopped, append_event
 from core.jobs.job import Job, create_job, load_job
 from core.jobs.state import JobBoard
-from core.library import catalog, checkpoints
+from core.library import checkpoints
 from core.library.checkpoints import Ranking, RankingMetric
+from core.library.lineage import Model
 from core.submission import storage
 from core.workspace import Workspace
 from scripts import command
@@ -114,7 +115,7 @@ def test_a_run_returns_to_an_earlier_checkpoint_and_later_ones_can_be_restored(
     assert checkpoints.read_ranking(job.directory) == Ranking(RankingMetric.CER, 100, {100: 0.5})
     deleted = [entry.item.reference for entry in storage.list_deleted(workspace)]
     assert sorted(deleted) == ["run:one@200", "run:one@300"]
-    assert catalog.resolve(workspace, "run:one").step == 100
+    assert Model.open(workspace, "run:one").step == 100
     storage.restore(workspace, "run:one@200")
     assert checkpoint_names.checkpoint_steps(job.directory) == [100, 200]
 
@@ -133,9 +134,9 @@ def test_one_checkpoint_is_deleted_and_the_next_best_takes_its_place(
     assert "not here" not in capsys.readouterr().out
     assert scripts_storage.main([*where, "delete", "run:one@200"]) == command.DONE
     assert "run:one@200 is in the bin" in capsys.readouterr().out
-    assert catalog.resolve(workspace, "run:one").step == 300
+    assert Model.open(workspace, "run:one").step == 300
     assert scripts_storage.main([*where, "restore", "run:one@200"]) == command.DONE
-    assert catalog.resolve(workspace, "run:one").step == 200
+    assert Model.open(workspace, "run:one").step == 200
     assert scripts_storage.main([*where, "delete", "run:one@200"]) == command.DONE
     assert scripts_storage.main([*where, "empty"]) == command.DONE
     assert not any(storage.list_deleted(workspace))

@@ -10,7 +10,7 @@ import pytest
 
 from config.errors import UserError
 from core.jobs.events import Plan
-from core.library import catalog
+from core.library.lineage import Model
 from core.library.records import read_model_record
 from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace
@@ -64,7 +64,7 @@ def test_the_wanted_files_come_whole_from_one_commit_that_is_recorded(served, wo
         "chatterbox", "multilingual-v3", MAIN, commit)
     assert {name: (file.size, file.sha256) for name, file in record.files.items()} == {
         name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in FILES.items()}
-    assert catalog.family_of(workspace, "chatterbox") == "chatterbox"
+    assert Model.open(workspace, "base:chatterbox").family_name == "chatterbox"
     assert (result["revision"], result["bytes"], result["bytes_fetched"]) == (commit, TOTAL, TOTAL)
     assert os.listdir(workspace.models) == ["chatterbox"]
     assert served.sent == {name: len(content) for name, content in FILES.items()}

@@ -12,7 +12,6 @@ from config.errors import UserError
 from config.schema import ExtendOptions
 from core import extend
 from core.library import records
-from core.library.records import ExtensionRecord
 from core.model import tensor_files
 from core.model.loading import load_base, load_extension
 from core.model.prefix import base_tensors, hash_tensors
@@ -58,7 +57,7 @@ def test_the_record_counts_the_rows_that_the_base_can_spell(world: Workspace) ->
     for strategy, spelled in (("romanised", 10), ("neighbours", 0), ("mean", 0)):
         told = listener(world)
         result = extend.run(OPTIONS.model_copy(update={"initialisation": strategy, "extension": strategy}), world, told)
-        record = records.read_record(world.extension(strategy) / records.EXTENSION, ExtensionRecord)
+        record = records.read_extension(world.extension(strategy))
         assert (record.from_spelling, result["from_spelling"], result["from_mean"]) == (spelled, spelled, 10 - spelled)
         warned = [event.message for event in told.of("warning")]
         assert ["the same rows as 'mean'" in message for message in warned] == [True] * (strategy == "neighbours")

@@ -22,7 +22,7 @@ from core.jobs.control import enqueue
 from core.jobs.events import Queued, Started, append_event
 from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader
-from core.library.catalog import resolve
+from core.library.lineage import Model
 from core.library.verification import IMPORTED
 from core.model.loading import load_checkpoint
 from core.model.prefix import base_tensors, hash_tensors
@@ -74,7 +74,7 @@ def test_a_run_arrives_with_what_it_needs_and_names_what_is_missing(trained: Wor
     shutil.copytree(trained.models / "tiny", elsewhere.models / "tiny")
 
     def tensors(workspace: Workspace) -> str:
-        model = load_checkpoint(workspace, resolve(workspace, f"run:{RUN}").folder, torch.device("cpu"))
+        model = load_checkpoint(workspace, Model.open(workspace, f"run:{RUN}").folder, torch.device("cpu"))
         assert model.adapters is not None
         return hash_tensors({**base_tensors(model.lm.module), **model.adapters.parameters()})
 

@@ -24,6 +24,7 @@ from config.errors import UserError
 from config.schema import SamplingOptions, ServeOptions
 from core.library import learning
 from core.library.learning import Learning, LearningRecord, LearningReport
+from core.library.lineage import Model
 from core.model import loading
 from core.model.loading import TTSModel
 from core.serving.served_models import _emotion_of
@@ -370,10 +371,9 @@ def test_a_model_with_a_bad_outcome_is_served_only_if_that_is_accepted(world: Wo
 
 
 def _step(world: Workspace) -> int:
-    from core.library.catalog import resolve
-    from core.library.records import CHECKPOINT, CheckpointRecord, read_record
+    from core.library.records import read_checkpoint
 
-    return read_record(resolve(world, f"run:{RUN}").folder / CHECKPOINT, CheckpointRecord).step
+    return read_checkpoint(Model.open(world, f"run:{RUN}").folder).step
 
 
 @pytest.mark.parametrize(("headers", "status"), [

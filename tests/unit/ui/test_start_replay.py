@@ -6,7 +6,7 @@ import pytest
 
 from config.errors import UserError
 from config.schema import TokenizerOptions, TrainOptions
-from core.library import model_info
+from core.library.lineage import Model
 from core.submission.jobs import check_requirements
 from core.workspace import Workspace
 from data import manifest
@@ -25,7 +25,7 @@ def with_english(world: Workspace) -> Workspace:
 
 
 def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
-    assert model_info.base_languages(with_english, "tiny") == ("en", "fr")
+    assert Model.open(with_english, "base:tiny").languages == ("en", "fr")
     assert verb_form.trainable_datasets(with_english, "tiny-am") == ["demo-am"]
     assert verb_form.replayable_datasets(with_english, "tiny-am", "") == ["", "english", "french", "english, french"]
     assert verb_form.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"

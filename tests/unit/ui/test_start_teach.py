@@ -16,8 +16,9 @@ from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions
 from core.jobs.events import Step
 from core.jobs.job import create_job
 from core.jobs.state import JobState
-from core.library import model_info, presets, records
+from core.library import presets, records
 from core.library.catalog import find_entry
+from core.library.lineage import Model
 from core.submission import job_chains
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -209,8 +210,9 @@ def test_the_catalog_knows_the_languages_of_the_built_in_model() -> None:
 def test_a_language_of_the_base_model_is_not_a_new_one(
         workspace: Workspace, recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workspace, "list_models", lambda _workspace: ("tiny",))
-    monkeypatch.setattr(model_info, "base_of", lambda _workspace, model: model)
-    monkeypatch.setattr(model_info, "base_languages", lambda _workspace, _model: ("en", "el"))
+    model = Model(workspace, "base:tiny", "base", "tiny", workspace.models / "tiny")
+    monkeypatch.setattr(Model, "find", lambda _workspace, _name: model)
+    monkeypatch.setattr(Model, "base_languages", ("en", "el"))
     with pytest.raises(UserError, match="is in English \\(en\\), which the base model already speaks"):
         own(workspace, recordings, language="en")
 

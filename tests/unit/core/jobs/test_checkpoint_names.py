@@ -12,7 +12,8 @@ from config.schema import CertifyOptions, PrepareOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.events import CheckpointSaved, Finished, Journal, append_event
 from core.jobs.job import create_job, load_job
-from core.library import catalog
+from core.library import lineage
+from core.library.lineage import Model
 from core.submission.jobs import check_requirements
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -72,7 +73,7 @@ def test_a_named_checkpoint_is_kept_until_it_is_released(run: Path, workspace: W
     checkpoint_names.pin(run, 200, "good")
     checkpoint.prune_checkpoints(run, last=1, best=None)
     assert checkpoint_names.checkpoint_steps(run) == [200, 400]
-    assert catalog.resolve(workspace, "run:one@good").step == 200
+    assert Model.open(workspace, "run:one@good").step == 200
     assert checkpoint_names.unpin(run, "good") == 200
     checkpoint.prune_checkpoints(run, last=1, best=None)
     assert checkpoint_names.checkpoint_steps(run) == [400]
@@ -96,21 +97,21 @@ def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Wo
     with pytest.raises(UserError, match="a checkpoint can be selected for a finished training only"):
         control.use_checkpoint(job, "200")
     append_event(job.journal, Finished({}))
-    assert catalog.resolve(workspace, "run:one").step == 400
+    assert Model.open(workspace, "run:one").step == 400
     with pytest.raises(UserError, match="no checkpoint of step 300"):
         control.use_checkpoint(job, "300")
     checkpoint_names.pin(run, 200, "good")
     control.use_checkpoint(job, "good")
-    assert catalog.resolve(workspace, "run:one").step == catalog.resolve(workspace, "run:one@choice").step == 200
+    assert Model.open(workspace, "run:one").step == Model.open(workspace, "run:one@choice").step == 200
     checkpoint_names.unpin(run, "good")
     checkpoint.prune_checkpoints(run, last=1, best=400)
     assert checkpoint_names.checkpoint_steps(run) == [200, 400]
     state = control.read_state(job)
-    assert [one.reference for one in catalog.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
+    assert [one.reference for one in lineage.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
     with pytest.raises(UserError, match="refers to step 200 already"):
         control.use_checkpoint(job, "200")
     control.use_checkpoint(job, "")
-    assert catalog.resolve(workspace, "run:one").step == 400
+    assert Model.open(workspace, "run:one").step == 400
     with pytest.raises(UserError, match="is reserved for the checkpoint that the run refers to"):
         checkpoint_names.pin(run, 200, "choice")
 
@@ -118,7 +119,7 @@ def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Wo
 def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Workspace) -> None:
     append_event(load_job(workspace, "one").journal, Finished({}))
     checkpoint_names.set_choice(run, "200")
-    assert catalog.resolve(workspace, "run:one@best").step == 400
+    assert Model.open(workspace, "run:one@best").step == 400
     for ours in ("run:one@best", "run:one@200", "run:one"):
         assert check_requirements(workspace, "certify", CertifyOptions(run=ours)) == ()
     for taken in ("best", "400"):
@@ -130,16 +131,16 @@ def test_a_damaged_list_of_names_hides_no_run_and_gives_no_other_checkpoint(run:
     checkpoint_names.set_choice(run, "200")
     (run / "checkpoints" / "names.json").write_text("[", encoding="utf-8")
     state = control.read_state(load_job(workspace, "one"))
-    assert [one.reference for one in catalog.list_references(workspace, [state])] == ["run:one"]
-    assert [one.reference for one in catalog.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
+    assert [one.reference for one in lineage.list_models(workspace, [state])] == ["run:one"]
+    assert [one.reference for one in lineage.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
     with pytest.raises(UserError, match=r"names\.json could not be read"):
-        catalog.resolve(workspace, "run:one")
+        Model.open(workspace, "run:one")
 
 
 def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: Workspace) -> None:
     create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"), job_id="no-voice")
     with pytest.raises(UserError, match=r"no run named 'nope' \(there: one\)"):
-        catalog.resolve(workspace, "run:nope")
+        Model.open(workspace, "run:nope")
 
 
 def test_nothing_is_deleted_while_a_name_is_given(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

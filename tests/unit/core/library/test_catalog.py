@@ -1,94 +1,10 @@
 import pytest
 
 from config.errors import UserError
-from config.schema import EvaluateOptions, ExportOptions, TokenizerOptions, TrainOptions
-from core.jobs.checkpoint_names import folder_of
-from core.jobs.events import CheckpointSaved, Journal
-from core.jobs.job import Job, create_job
-from core.jobs.state import JobBoard
+from config.schema import TokenizerOptions, TrainOptions
 from core.library import catalog
-from core.library.checkpoints import Ranking, RankingMetric, write_ranking
-from core.library.records import MODEL_RECORD, ModelRecord, write_record
-from core.submission import storage
 from core.submission.job_chains import ChainOptions, submit_chain
 from core.workspace import Workspace
-
-
-def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> Job:
-    job = create_job(workspace, "train", TrainOptions(), job_id=name)
-    journal = Journal(job.journal)
-    for step, best in saved:
-        if step not in gone:
-            folder_of(job.directory, step).mkdir(parents=True)
-        journal.append(CheckpointSaved(step, f"checkpoints/step-{step:06d}", best))
-    if best_steps := [step for step, best in saved if best]:
-        values = {step: float(-number) for number, step in enumerate(best_steps)}
-        write_ranking(job.directory, Ranking(RankingMetric.CER, best_steps[-1], values))
-    return job
-
-
-def test_bases_and_exports_are_their_folders(workspace: Workspace):
-    (workspace.models / "tiny").mkdir()
-    (workspace.exports / "mine").mkdir()
-    assert catalog.resolve(workspace, "base:tiny").folder == workspace.models / "tiny"
-    assert catalog.resolve(workspace, "export:mine").folder == workspace.exports / "mine"
-
-
-def test_a_run_is_its_last_best_checkpoint(workspace: Workspace):
-    job = trained(workspace, "r", (100, True), (200, True), (300, False))
-    found = catalog.resolve(workspace, "run:r")
-    assert (found.step, found.folder, found.label) == (200, folder_of(job.directory, 200), "r, step 200")
-    assert catalog.resolve(workspace, "run:r@300").step == 300
-
-
-def test_checkpoints_that_were_removed_are_not_offered(workspace: Workspace):
-    trained(workspace, "r", (100, True), (200, True), (300, False), gone=(100,))
-    with pytest.raises(UserError, match="no checkpoint of step '100'") as caught:
-        catalog.resolve(workspace, "run:r@100")
-    assert "200" in caught.value.hint
-    trained(workspace, "empty")
-    with pytest.raises(UserError, match=r"'empty' has no checkpoint \(not started\)"):
-        catalog.resolve(workspace, "run:empty")
-
-
-def test_a_run_is_known_by_its_short_id_too(workspace: Workspace):
-    job = trained(workspace, "train-20261126-181503-de16", (100, True))
-    found = catalog.resolve(workspace, "run:de16@100")
-    assert (found.reference, found.name, found.step) == (f"run:{job.id}@100", job.id, 100)
-    assert create_job(workspace, "export", ExportOptions(run="run:de16@100")).settings["run"] == f"run:{job.id}@100"
-    evaluation = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny", "run:de16+romanised")))
-    assert evaluation.settings["models"] == ["base:tiny", f"run:{job.id}+romanised"]
-
-
-def test_of_what_is_no_run_the_trainings_are_named_that_can_be_used(workspace: Workspace):
-    trained(workspace, "spoken", (100, True))
-    trained(workspace, "silent")
-    exporting = create_job(workspace, "export", ExportOptions(run="run:spoken"))
-    for name in ("nope", exporting.id):
-        with pytest.raises(UserError, match=rf"There is no run named '{name}' \(there: spoken\)"):
-            catalog.find_training(workspace, name)
-    storage.delete(workspace, storage.parse("run:spoken"))
-    with pytest.raises(UserError, match=r"no run named 'spoken' \(there: none\)") as caught:
-        catalog.resolve(workspace, "run:spoken")
-    assert "scripts storage restore run:spoken" in caught.value.hint
-
-
-@pytest.mark.parametrize("reference", [
-    "tiny", "", "file:/etc/passwd", "base:../../x", "run:../../x", "export:..", "run:",
-])
-def test_a_reference_that_names_no_model_is_refused(workspace: Workspace, reference: str):
-    with pytest.raises(UserError, match="is no reference to a model|cannot be a name"):
-        catalog.resolve(workspace, reference)
-
-
-def test_all_that_can_speak_is_listed(workspace: Workspace):
-    (workspace.models / "tiny").mkdir()
-    (workspace.exports / "mine").mkdir()
-    trained(workspace, "r", (100, True))
-    trained(workspace, "none")
-    create_job(workspace, "export", ExportOptions(run="run:r"))
-    found = catalog.list_references(workspace, JobBoard(workspace).states())
-    assert [model.reference for model in found] == ["base:tiny", "export:mine", "run:r"]
 
 
 def test_every_family_says_what_it_is():
@@ -166,25 +82,3 @@ def test_an_unknown_variant_is_refused_with_those_there_are(family: str, name: s
     with pytest.raises(UserError) as caught:
         catalog.variant(catalog.find_entry(family), name)
     assert said in f"{caught.value.message} {caught.value.hint}"
-
-
-def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
-    for name in ("tiny", "mine"):
-        (workspace.models / name).mkdir()
-    write_record(workspace.models / "mine" / MODEL_RECORD, ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
-    assert catalog.family_of(workspace, "mine") == "chatterbox"
-    assert catalog.family_of(workspace, "tiny") == "tiny"
-    with pytest.raises(UserError, match="no base model named 'other'"):
-        catalog.family_of(workspace, "other")
-
-
-@pytest.mark.parametrize("text", [
-    "[]", "{}", '{"family": "chatterbox"}', "\x00",
-    '{"family": "f", "variant": "v", "repository": "r", "revision": "", "requested_revision": "", '
-    '"files": {"../x": {"size": 1, "sha256": ""}}}',
-])
-def test_a_damaged_or_malicious_record_is_refused(workspace: Workspace, text: str):
-    (workspace.models / "mine").mkdir()
-    (workspace.models / "mine" / "model.json").write_text(text)
-    with pytest.raises(UserError, match="model.json"):
-        catalog.family_of(workspace, "mine")

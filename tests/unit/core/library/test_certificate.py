@@ -25,9 +25,9 @@ from core.jobs.job import Job, create_job
 from core.jobs.reporter import JournalReporter, StopRequested
 from core.jobs.state import JobReader
 from core.library import certificate, records
-from core.library.catalog import resolve
 from core.library.certificate import Certificate, CertificateCheck
-from core.library.records import CheckpointRecord, ExportRecord, read_record
+from core.library.lineage import Model
+from core.library.records import CheckpointRecord, ExportRecord, read_checkpoint
 from core.model.loading import load_base
 from core.proof import certification
 from core.sources import recognisers
@@ -60,7 +60,7 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
 
 def export_card(world: Workspace, run: str, proof: Certificate) -> str:
     """README.md of an export of the run's last checkpoint."""
-    found = read_record(folder_of(world.runs / run, 8) / records.CHECKPOINT, CheckpointRecord)
+    found = read_checkpoint(folder_of(world.runs / run, 8))
     record = ExportRecord("given", run, 8, run, found.dataset, ("am",), found.origin, {}, {})
     return card(record, proof, CardFacts("", "", (), (), (), ""))
 
@@ -347,18 +347,18 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
     assert records_of_page.unproven_note(proven) == ""
     set_choice(run.directory, str(other))
     assert records_of_page.unproven_note(proven) == ", not proven yet"
-    assert resolve(world, "run:choices").step == other
+    assert Model.open(world, "run:choices").step == other
     for wanted, step in (("run:choices", other), (f"run:choices@{other}", other), ("run:choices@best", best)):
         select_named_checkpoint(world, CertifyOptions(run=wanted))
         assert certify_job.run(CertifyOptions(run=wanted), world, Listener(run.directory))["step"] == step
-        assert resolve(world, "run:choices").step == step
+        assert Model.open(world, "run:choices").step == step
         assert records_of_page.unproven_note(proven) == ""
 
     # a job that was stopped before another choice, and is resumed after it, takes nothing back
     late = Listener(run.directory)
     assert certify_job.run(CertifyOptions(run=f"run:choices@{other}"), world, late)["step"] == best
     assert f"not of run:choices@{other}: step " in late.of("warning")[0].message
-    assert resolve(world, "run:choices").step == best
+    assert Model.open(world, "run:choices").step == best
 
 
 def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
@@ -420,7 +420,7 @@ def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> Non
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
     folder = folder_of(world.runs / "chosen", 8)
-    assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored) == 1
+    assert len(records.read_checkpoint(folder).scored) == 1
     made = certification.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
     assert (new.sentences, new.used_for_selection) == (3, False)

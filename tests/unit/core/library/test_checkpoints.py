@@ -14,8 +14,9 @@ from core.jobs.events import CheckpointSaved, Event, Finished, Journal, append_e
 from core.jobs.job import Job, create_job
 from core.jobs.reporter import JournalReporter
 from core.jobs.state import JobReader
-from core.library import catalog, checkpoints
+from core.library import checkpoints, lineage
 from core.library.checkpoints import Ranking, RankingMetric
+from core.library.lineage import Model
 from core.submission import storage
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as
@@ -55,8 +56,8 @@ def test_a_kill_between_ranking_and_journal_is_repaired(world: Workspace, monkey
     with pytest.raises(Killed):
         train_job(job, world, KilledReporter)
     assert (reported_best(job), checkpoints.read_ranking(job.directory).best) == ([2], 4)
-    assert catalog.resolve(world, "run:killed").step == 4
-    reference = catalog.run_reference(JobReader(job).state())
+    assert Model.open(world, "run:killed").step == 4
+    reference = lineage.run_model(JobReader(job).state())
     assert reference is not None
     assert reference.step == 4
 
@@ -109,7 +110,7 @@ def test_without_a_ranking_the_last_checkpoint_is_the_best(run_dir: Path, worksp
     assert checkpoints.best_step(run_dir) == 200
     folder_of(run_dir, 200).rmdir()
     assert checkpoints.best_step(run_dir) == 100
-    assert catalog.resolve(workspace, "run:one@best").step == 100
+    assert Model.open(workspace, "run:one@best").step == 100
 
 
 @pytest.mark.parametrize("content", ["{", '{"metric": "cer", "best": 900, "values": {"100": 1}}',
@@ -118,8 +119,8 @@ def test_a_damaged_ranking_is_refused_and_lists_show_the_last_checkpoint(
         run_dir: Path, workspace: Workspace, content: str) -> None:
     (run_dir / "checkpoints" / "best.json").write_text(content)
     with pytest.raises(UserError, match=r"best\.json is damaged"):
-        catalog.resolve(workspace, "run:one")
-    reference = catalog.run_reference(JobReader(catalog.find_training(workspace, "one")).state())
+        Model.open(workspace, "run:one")
+    reference = lineage.run_model(JobReader(lineage.find_training(workspace, "one")).state())
     assert reference is not None
     assert reference.step == 300
 

@@ -15,7 +15,8 @@ from config.schema import ExtendOptions, TokenizerOptions, TrainOptions
 from core import export, extend, tokenizer
 from core.export import same_logits
 from core.jobs.state import JobBoard
-from core.library import catalog, model_info, records
+from core.library import artefacts, records
+from core.library.lineage import Model
 from core.model.loading import TTSModel, load, load_model_to_extend
 from core.proof import certification
 from core.submission.jobs import check_requirements
@@ -59,10 +60,10 @@ def samples(model: TTSModel) -> list[certification.ProbeSample]:
 
 
 def test_a_run_is_a_model_by_its_plain_name(extended: Workspace) -> None:
-    assert catalog.resolve_model(extended, RUN) == catalog.resolve(extended, f"run:{RUN}")
-    assert catalog.resolve_model(extended, "tiny").kind == "base"
+    assert Model.find(extended, RUN) == Model.open(extended, f"run:{RUN}")
+    assert Model.find(extended, "tiny").kind == "base"
     with pytest.raises(UserError, match="no base model named 'tiny-sw'"):
-        catalog.resolve_model(extended, "tiny-sw")
+        Model.find(extended, "tiny-sw")
     front_end = FrontEnd.load(extended.tokenizer("tiny-am-el"))
     trained = load(extended, f"run:{RUN}", CPU).front_end
     assert front_end.up_to("am").fingerprint == trained.fingerprint
@@ -78,7 +79,7 @@ def records_of_report(workspace: Workspace) -> dict[str, dict]:
 
 
 def test_the_extension_records_where_each_language_comes_from(extended: Workspace) -> None:
-    record = records.read_record(extended.extension("tiny-am-el") / records.EXTENSION, records.ExtensionRecord)
+    record = records.read_extension(extended.extension("tiny-am-el"))
     assert record.languages == ("el",)
     [training] = record.origin.earlier_trainings
     assert (training.language, training.source, training.dataset) == ("am", f"run:{RUN}@8", "demo-am")
@@ -164,8 +165,8 @@ def test_the_page_offers_it_and_makes_a_chain_of_it(extended: Workspace) -> None
     states = tuple(JobBoard(extended).states())
     labels = {name: label for label, name in start.models(extended, states)}
     assert labels[f"run:{RUN}"] == f"Built-in tiny model with Amharic (run {RUN})"
-    assert model_info.matching_tokenizers(extended, f"run:{RUN}") == ["tiny-am-el"]
-    assert model_info.matching_tokenizers(extended, "tiny") == ["tiny-am"]
+    assert artefacts.matching_tokenizers(extended, f"run:{RUN}") == ["tiny-am-el"]
+    assert artefacts.matching_tokenizers(extended, "tiny") == ["tiny-am"]
     assert verb_form.tokenizer_name(extended, f"run:{RUN}", "demo-el") == "tiny-am-el"
     view = View("start", {"start_model": f"run:{RUN}", "start_language": "el"}, states)
     offered = dict(start.language_choices(extended, view)["choices"])  # type: ignore[index]

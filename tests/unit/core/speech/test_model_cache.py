@@ -12,8 +12,7 @@ import torch
 
 from config.schema import SoundOptions
 from core.library import records
-from core.library.catalog import resolve
-from core.library.records import CheckpointRecord
+from core.library.lineage import Model
 from core.model import tensor_files
 from core.model.prefix import new_rows
 from core.speech.model_cache import CachedSynthesizer, ModelCache
@@ -78,7 +77,7 @@ def test_a_run_and_its_base_share_the_vocoder(world: Workspace, model_cache: Mod
 def test_a_changed_checkpoint_is_loaded_anew_even_when_its_times_are_set_back(world: Workspace,
                                                                               model_cache: ModelCache) -> None:
     first = take(model_cache, world, f"run:{RUN}")
-    folder = resolve(world, f"run:{RUN}").folder
+    folder = Model.open(world, f"run:{RUN}").folder
     path = folder / records.ROWS
     seen = os.stat(path)
     tensor_files.write(path, {name: value + 1 for name, value in tensor_files.read(path, "").items()})
@@ -94,7 +93,7 @@ def test_a_changed_checkpoint_is_loaded_anew_even_when_its_times_are_set_back(wo
 
 def _sign(folder: Path) -> None:
     """Make a checkpoint whole again after one of its files was changed on purpose."""
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_checkpoint(folder)
     sums = hash_tree(folder, leave_out=(records.CHECKPOINT,))
     records.write_record(folder / records.CHECKPOINT,
                          replace(record, files={name: sums[name] for name in record.files}))

@@ -13,7 +13,7 @@ from core.jobs import control
 from core.jobs.events import CheckpointSaved, Progress, Queued, Started, append_event
 from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard, JobReader, JobState
-from core.library import catalog
+from core.library.lineage import Model
 from core.submission.job_subjects import subject
 from core.workspace import Workspace
 from scripts import jobs as command
@@ -63,12 +63,12 @@ def test_a_new_name_is_shown_and_nothing_that_refers_to_the_run_breaks(workspace
     job, board = train(workspace, "quick", name="first"), JobBoard(workspace)
     (job.directory / "checkpoints" / "step-000400").mkdir(parents=True)
     append_event(job.journal, CheckpointSaved(400, "checkpoints/step-000400", True))
-    found = catalog.resolve(workspace, "run:first@400")
+    found = Model.open(workspace, "run:first@400")
     for name in ("Studio voice", "ስቱዲዮ", ""):
         control.rename(job, f" {name} ")
         assert board.state("first").title == name
         assert (name or "first") in job_views.run_name(board.state("first"))
-        assert catalog.resolve(workspace, "run:first@400") == found
+        assert Model.open(workspace, "run:first@400") == found
     for wrong in ("a" * 65, "two\nlines", "\x1b[31m"):
         with pytest.raises(UserError, match="cannot be the name"):
             control.rename(job, wrong)

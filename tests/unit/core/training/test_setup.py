@@ -152,7 +152,7 @@ def shared_by(world: Workspace, world_size: int, **others: object) -> Path:
     folder = checkpoint_names.folder_of(world.runs / "one", 2)
     numbers = folder / "training.json"
     numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "world_size": world_size, **others}))
-    there = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+    there = records.read_checkpoint(folder)
     records.write_record(folder / records.CHECKPOINT,
                   replace(there, files=hash_tree(folder, (records.CHECKPOINT,))))
     return folder

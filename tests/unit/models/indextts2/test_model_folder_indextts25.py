@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from config.errors import UserError
 from config.schema import DoctorOptions, DownloadOptions
 from core import doctor, download
-from core.library import diagnosis, model_info
+from core.library import artefacts, diagnosis
 from core.library.catalog import find_entry, variant
 from core.model.loading import load_base
 from core.model.row_initialisation import initial_rows
@@ -248,4 +248,4 @@ def test_the_page_offers_its_tokenizers(made: Path, tmp_path: Path) -> None:
     (workspace.models / "indextts2-2.5").symlink_to(made)
     base = IndexTTS2().load_front_end(made)
     base.extended("am", "indextts25-new-ethiopic", list("ሀለመ"), MERGES[:2]).save(workspace.tokenizers / "mine")
-    assert model_info.matching_tokenizers(workspace, "indextts2-2.5") == ["mine"]
+    assert artefacts.matching_tokenizers(workspace, "indextts2-2.5") == ["mine"]
