@@ -25,7 +25,7 @@ from core.library.lineage import Model
 from core.library.records import EXPORT_SUMS
 from core.proof import certification
 from core.training import checkpoint
-from core.workspace import Workspace
+from core.workspace import Reference, Workspace
 from data.durable_files import hash_file, write_json
 
 
@@ -39,8 +39,8 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     """
     if options.run.startswith("export:"):
         return _certify_export(options, workspace, reporter)
-    name, _, checkpoint_name = lineage.require_run(options.run).removeprefix("run:").partition("@")
-    run_dir = workspace.run(name)
+    reference = Reference.parse(lineage.require_run(options.run))
+    run_dir = workspace.run(reference.name)
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
@@ -51,8 +51,9 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     if CHOICE not in names and step != checkpoints.read_ranking(run_dir).best:
         # The best one is damaged: the one that is certified is selected.
         checkpoint_names.set_choice(run_dir, str(step))
-    if checkpoint_name not in ("", BEST, str(step)) and names.get(checkpoint_name) != step:
-        warn(f"The certificate is of step {step}, not of {options.run}: step {step} was selected for {name} meanwhile.")
+    if reference.checkpoint not in ("", BEST, str(step)) and names.get(reference.checkpoint) != step:
+        warn(f"The certificate is of step {step}, not of {options.run}: step {step} was selected for {reference.name} "
+             "meanwhile.")
 
     # A stored certificate of the same files is used again.
     folder, device = checkpoint_names.folder_of(run_dir, step), compute.setup_device(options.device)

@@ -24,7 +24,7 @@ from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.evaluation import TextInput, base_input
 from core.speech.model_cache import ModelCache
-from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
+from core.speech.scoring import load_recogniser_or_warn
 from core.speech.synthesis import MAX_BATCH_SIZE, SynthesizedChunk, unused_controls
 from core.workspace import Workspace
 from models.base import RecognitionScore
@@ -65,9 +65,6 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
 
     Models are taken from `model_cache`, and stay there.
     """
-    if not options.finetuned:
-
-        raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
     cache = model_cache or ModelCache()
     with stage(reporter, "load"):
         settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound,
@@ -151,11 +148,6 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                         text=text, language=language, chunk_stem=f"{index:03d}-{side}-chunk",
                         stem=f"{index:03d}-{side}")
                     row.sides[side] = ComparedSide(inputs[index][side], clip, None)
-                for side, entry in row.sides.items():
-                    score = evaluation.score_waveform(recogniser, entry.clip.waveform, entry.clip.sample_rate,
-                                                      reference,
-                                                      language)
-                    row.sides[side] = replace(entry, score=score)
                 # Only texts that both models read alike can be bit-identical.
                 same = ""
                 if row.identical is not None and not new[index]:
@@ -166,11 +158,10 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                     picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
                     clips.save_spectrogram(reporter.directory / picture, entry.clip.waveform, entry.clip.sample_rate,
                                            longest_s)
-                    event = entry.clip.event(
-                        side, index, text, language, entry.score, picture, entry.given.note or same,
-                        unmeasured_reason(recogniser, language),
-                        evaluation.spaced_transcript(recogniser, entry.score, reference, language),
-                        measured_by(recogniser, language))
+                    event, score = entry.clip.scored(
+                        replace(entry.clip.event(side, index, text, language), spectrogram=picture,
+                                note=entry.given.note or same), recogniser, reference)
+                    row.sides[side] = replace(entry, score=score)
                     reporter.emit(event)
                     events.append(event)
 

@@ -42,7 +42,7 @@ from core.library.evaluation_report import (
 )
 from core.library.lineage import Model
 from core.library.verification import Outcome
-from core.model.loading import TTSModel, export_record, write_sums
+from core.model.loading import TTSModel, write_sums
 from core.sources import recognisers
 from core.speech import clips, evaluation, evaluation_html, measures
 from core.speech.evaluation import ListedSentence, base_input
@@ -52,7 +52,6 @@ from core.speech.synthesis import finish_reason, join_chunks, unused_controls
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
-from data.clip_findings import ClipLimits
 from data.durable_files import check_no_link_out, write_json
 from data.front_end import probe_sentences
 from data.manifest import HeldOutSentence
@@ -118,8 +117,6 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         model_cache: ModelCache | None = None) -> Result:
     """Synthesize, measure and report; see the module."""
     started = time.time()
-    if not options.models:
-        raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
     engine = Engine.from_options(options, options.device, reporter)
     warnings: list[str] = []
 
@@ -711,9 +708,7 @@ class _Measurer:
             reference, transcript = cached[key]
             recogniser = self._recogniser
             values |= measures.transcript_values(text, reference, transcript,
-                                                 lambda part: recogniser.normalise(part, language))
-            if clip.finish_reason == "repetition":
-                values["repetition"] = (1.0, 1.0)
+                                                 lambda part: recogniser.normalise(part, language), clip.finish_reason)
 
         # Similarity compares the clip with the other recordings of the same speaker.
         sound = self._of_sound(clip.sha256, waveform, rate)
@@ -753,8 +748,7 @@ class _Measurer:
                 values["f0_range_ratio"] = (sound["f0_range"] / recorded["f0_range"], 1.0)
 
         # Faults are 1 or 0, so that their mean is a share.
-        values["long_silence"] = (float(sound["pause_s"] >= measures.LONG_PAUSE_S), 1.0)
-        values["clipping"] = (float(sound["clipped"] > ClipLimits().clipped_share), 1.0)
+        values |= measures.fault_values(sound["pause_s"], sound["clipped"])
         duration_s = len(waveform) / rate
         if clip.synthesis_s is not None:
             silent = voice_power(audio.to_numpy(waveform), rate) < LEAST_VOICE
@@ -838,12 +832,9 @@ def _signed(name: str, values: Mapping[str, Any]) -> bytes:
 def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
     """What tells one recogniser from another: its name, and the state of the files of the model that it came with."""
     choice = options.recogniser, options.recogniser_language
-    if not options.recogniser and lead.reference.startswith("run:"):
-        record = records.read_checkpoint(Model.open(lead.workspace, lead.reference).folder)
+    if not options.recogniser and not lead.reference.startswith("base:"):
+        record = Model.open(lead.workspace, lead.reference).record
         choice = record.recogniser, record.recogniser_language
-    elif not options.recogniser and lead.reference.startswith("export:"):
-        exported = export_record(lead.model)
-        choice = exported.recogniser, exported.recogniser_language
     hash_one = verification.hash_cache(lead.workspace)
     names = sorted((path.name, hash_one(path)) for path in lead.model.base_folder.glob("*recogniser*"))
     files = recognisers.identify(lead.workspace, choice[0])

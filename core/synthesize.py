@@ -6,7 +6,7 @@ A clip is scored if a recogniser knows the language. `clips.zip` holds all clips
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,7 +22,7 @@ from core.library import verification
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import CachedSynthesizer, ModelCache
-from core.speech.scoring import Recogniser, load_recogniser_or_warn, measured_by, unmeasured_reason
+from core.speech.scoring import Recogniser, load_recogniser_or_warn
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, unused_controls
 from core.workspace import Workspace
 from data.durable_files import copy_file
@@ -187,15 +187,10 @@ class _SynthesisWorker:
         spoken_clips = []
         for index, text, clip in synthesized:
             reference = model.front_end.verbalize(text, language)
-            score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
-            picture = ""
+            event, score = clip.scored(clip.event(SIDE, index, text, language), recogniser, reference)
             if self.has_picture:
-                picture = f"{clips.FOLDER}/speech.png"
-                clips.save_spectrogram(reporter.directory / picture, clip.waveform, clip.sample_rate)
-            event = clip.event(SIDE, index, text, language, score, picture,
-                               unmeasured=unmeasured_reason(recogniser, language),
-                               measured_by=measured_by(recogniser, language),
-                               transcript=evaluation.spaced_transcript(recogniser, score, reference, language))
+                event = replace(event, spectrogram=f"{clips.FOLDER}/speech.png")
+                clips.save_spectrogram(reporter.directory / event.spectrogram, clip.waveform, clip.sample_rate)
             reporter.emit(event)
             spoken_clips.append(_SpokenClip(event, score, clip.duration_s, clip.synthesis_s, clip.chunks,
                                             round(clip.peak, 4), round(clip.level_db, 1), clip.sha256))

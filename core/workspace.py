@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -55,6 +56,28 @@ def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
     """`name`, or that and a number: the first that is not taken."""
     return next(candidate for candidate in chain((name,), (f"{name[:60]}-{number}" for number in count(2)))
                 if not is_taken(candidate))
+
+
+class Reference(NamedTuple):
+    """The parts of a reference such as `run:first@400+romanised`; what it does not have is empty."""
+
+    kind: str
+    name: str
+    checkpoint: str  # a step, or a name that a person gave
+    reading: str  # how a language that the model lacks is read
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """The parts of any text; whether it names something is found out by who opens it."""
+        kind, _, rest = text.partition(":")
+        model, _, reading = rest.partition("+")
+        name, _, checkpoint = model.partition("@")
+        return cls(kind, name, checkpoint, reading)
+
+    @property
+    def run(self) -> str:
+        """The id of the run that it names, else empty."""
+        return self.name if self.kind == "run" else ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from core.library import learning, verification
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.library.lineage import run_model
 from core.library.verification import Outcome, Verification
-from core.workspace import free_name
+from core.workspace import Reference, free_name
 from ui import job_views, media, records, signature, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
@@ -113,7 +113,7 @@ def build(page: Page) -> None:
 
     def unproven_run(view: View) -> JobState | None:
         reference = _chosen(page, view)
-        state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
+        state = view.job(Reference.parse(reference).run)
         return state if state is not None and records.is_unproven(state) else None
 
     def living_proof(view: View) -> JobState | None:
@@ -133,7 +133,7 @@ def _may_be_computed(page: Page, view: View) -> bool:
     reference = _chosen(page, view)
     if not reference:
         return False
-    state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
+    state = view.job(Reference.parse(reference).run)
     if state is not None and records.is_unproven(state):
         return True
     try:
@@ -176,7 +176,7 @@ def _chosen(page: Page, view: View) -> str:
 
 def _suggested_name(page: Page, view: View) -> object:
     """The extension of the chosen run, with a number where an export has that name."""
-    state = view.job(_chosen(page, view).partition(":")[2])
+    state = view.job(Reference.parse(_chosen(page, view)).run)
     name = str(state.job.settings["extension"] if state else ExportOptions.model_fields["export"].default)
     name = free_name(name, page.workspace.list_exports().__contains__)
     return verb_form.suggest_value(view.values["export.name"], name, verb_form.generated_names(page.workspace))
@@ -186,7 +186,7 @@ def _proof(page: Page, view: View) -> Html:
     reference = _chosen(page, view)
     if not reference:
         return job_views.empty("No certificate yet. Each finished run has one.")
-    state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
+    state = view.job(Reference.parse(reference).run)
     unproven = state is not None and records.is_unproven(state)
     job = _proof_job(view, reference)
     if unproven:
@@ -198,7 +198,7 @@ def _proof(page: Page, view: View) -> Html:
     verdict = verified_view(result) if result else div(
         "verdict unsure", element("strong", "Comparing the files with the certificate"),
         paragraph("They are read once, and again when they change."))
-    kind, _, name = reference.partition(":")
+    kind, name, *_ = Reference.parse(reference)
     signed = signature.signature_view(page.workspace, name) if result and kind == "export" else NOTHING
     return join((job_views.job_card(job) if job and job.alive else NOTHING, verdict, signed))
 
@@ -405,7 +405,7 @@ def _acceptance(page: Page, view: View) -> object:
 
 def _learning(page: Page, reference: str) -> learning.LearningReport | None:
     """What the training of the chosen run taught; None for an export, whose outcome was accepted or good."""
-    state = page.live.board.state(reference.removeprefix("run:")) if reference.startswith("run:") else None
+    state = page.live.board.state(Reference.parse(reference).run) if reference.startswith("run:") else None
     return records.learning_report(state) if state is not None else None
 
 

@@ -19,6 +19,7 @@ from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import certificate
 from core.library.lineage import Model
+from core.workspace import Reference
 from ui import books, comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
@@ -204,20 +205,19 @@ def clips_view(page: Page, view: View) -> Html:
 
 def _dataset_of(view: View, reference: str) -> str:
     """The dataset that the run at `reference` was trained on; empty for other models."""
-    run = view.job(reference.removeprefix("run:").partition("@")[0]) if reference.startswith("run:") else None
+    run = view.job(Reference.parse(reference).run)
     return str(run.job.settings.get("dataset", "")) if run is not None else ""
 
 
 def _outcome(page: Page, view: View, reference: str) -> Html:
     """What the training of the model at `reference` taught; nothing for a base model."""
-    kind, _, name = reference.partition(":")
-    name, _, step = name.partition("@")
-    run = view.job(name) if kind == "run" else None
+    parts = Reference.parse(reference)
+    run = view.job(parts.run)
     if run is not None:
-        report = records.learning_report(run, int(step) if step.isdigit() else None)
+        report = records.learning_report(run, int(parts.checkpoint) if parts.checkpoint.isdigit() else None)
         return job_views.learning_view(report, claimed=records.is_imported(run))
     path = records.certificate_path(page.workspace, reference)
-    if kind == "export" and path.is_file():
+    if parts.kind == "export" and path.is_file():
         result = records.verify(page.workspace, reference)
         warning = comparison_views.verification_view(result)
         if result is None or result.outcome.of_other_files:
@@ -292,7 +292,7 @@ def _other_checkpoint(page: Page, view: View) -> JobState | None:
 def _use(page: Page, reference: str) -> Sequence[object]:
     """Let the run refer to the chosen checkpoint, and certify it."""
     reference = reference or ""
-    name = reference.removeprefix("run:").partition("@")[0]
+    name = Reference.parse(reference).run
     step = Model.open(page.workspace, reference).step
     page.start("certify", CertifyOptions(run=reference))
     title = title_of(page.workspace, f"run:{name}")

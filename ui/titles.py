@@ -11,7 +11,7 @@ from config.languages import language_name
 from core.jobs.job import load_job
 from core.library.catalog import find_entry
 from core.library.lineage import Model
-from core.workspace import Workspace
+from core.workspace import Reference, Workspace
 from ui import records
 
 _REFERENCE = re.compile(r"\b(?:base|run|export|codec):[\w.-]*\w(?:@[\w.-]*\w)?(?:\+romanised)?")
@@ -20,9 +20,7 @@ _GENERATED = re.compile(r"[a-z_]+-\d{8}-\d{6}-([0-9a-f]{4})")
 
 def title_of(workspace: Workspace, reference: str) -> str:
     """The title of `base:NAME`, `run:ID` (or `@STEP`), `export:NAME` or `codec:NAME`; another text as it is."""
-    name, _, reading = reference.partition("+")
-    kind, _, name = name.partition(":")
-    name, _, step = name.partition("@")
+    kind, name, step, reading = Reference.parse(reference)
     match kind if name else "":
         case "base":
             title = base_title(workspace, name)

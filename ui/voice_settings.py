@@ -17,7 +17,7 @@ from core.library import catalog, reference_voices
 from core.library.catalog import CATALOG, CatalogEntry
 from core.library.certificate import NOT_PROVEN_YET
 from core.library.lineage import Model, list_checkpoints, list_models, listed_names
-from core.workspace import Workspace
+from core.workspace import Reference, Workspace
 from ui import comparison_views, job_views, records
 from ui.form import OptionsForm, Value, build_form
 from ui.live import View
@@ -188,11 +188,11 @@ def pair_title(view: View, state: JobState) -> str:
 def model_title(view: View, state: JobState) -> str:
     """The model of a synthesis, or the trained model of a comparison."""
     settings = state.job.settings
-    kind, _, name = str(settings.get("voice_model" if state.verb == "synthesize" else "finetuned", "")).partition(":")
-    run = view.job(name.partition("@")[0]) if kind == "run" else None
+    reference = str(settings.get("voice_model" if state.verb == "synthesize" else "finetuned", ""))
+    run = view.job(Reference.parse(reference).run)
     if run is not None:
         return f"{run.job.settings.get('extension', '')} on {run.job.settings.get('dataset', '')}"
-    return title_of(state.job.workspace, f"{kind}:{name}")
+    return title_of(state.job.workspace, reference)
 
 
 def _base_of(voice: Model | None) -> str:

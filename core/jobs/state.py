@@ -54,7 +54,7 @@ from core.jobs.events import (
 )
 from core.jobs.job import Job, load_job, load_job_directory, public_settings
 from core.jobs.verbs import VERBS
-from core.workspace import Workspace
+from core.workspace import Reference, Workspace
 from data.durable_files import write_text
 
 Status = Literal["created", "queued", "waiting", "running", "stopping",
@@ -138,10 +138,7 @@ class JobState:
     @property
     def certifies(self) -> str:
         """The id of the run that this job certifies; empty for other jobs, also for one that certifies an export."""
-        reference = str(self.job.settings.get("run", ""))
-        if self.verb != "certify" or not reference.startswith("run:"):
-            return ""
-        return reference.removeprefix("run:").partition("@")[0]
+        return Reference.parse(str(self.job.settings.get("run", ""))).run if self.verb == "certify" else ""
 
     @property
     def has_device(self) -> bool:

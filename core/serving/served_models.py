@@ -20,7 +20,6 @@ from core.jobs.events import Event
 from core.library import certificate, learning, reference_voices, verification
 from core.library.certificate import CERTIFICATE
 from core.library.lineage import Model
-from core.library.records import read_checkpoint
 from core.library.reference_voices import SPEAKER
 from core.library.verification import Outcome
 from core.model.loading import TTSModel
@@ -238,8 +237,7 @@ def _check_outcome(workspace: Workspace, model: Model, accepted: bool) -> None:
             raise UserError(
                 f"{model.reference} is not served: {learning.describe_report(proof.learning_report)}.", hint)
     if model.kind == "run":
-        record = read_checkpoint(model.folder)
-        report = learning.read_report(model.folder.parent.parent, record.step)
+        report = learning.read_report(model.folder.parent.parent, model.record.step)
         if report.learning.bad:
             raise UserError(f"{model.reference} is not served: {learning.describe_report(report)}.", hint)
 

@@ -11,7 +11,6 @@ import torch
 from config.errors import UserError
 from core.jobs.reporter import Reporter
 from core.library.lineage import Model
-from core.library.records import read_checkpoint, read_export_record
 from core.sources.recognisers import BUILT_IN
 from core.speech import transcription
 from core.speech.transcription import CTCModel
@@ -37,8 +36,7 @@ def load_word_recogniser(workspace: Workspace, reference: str, language: str, ne
     """
     model, name, its_language = Model.open(workspace, reference), BUILT_IN, ""
     if model.kind != "base" and language in new_languages:
-        record = (read_checkpoint(model.folder) if model.kind == "run"
-                  else read_export_record(model.folder))
+        record = model.record
         name, its_language = record.recogniser or BUILT_IN, record.recogniser_language
     try:
         return transcription.load_ctc_model(name, "main", language, its_language, "", device, workspace, reporter)

@@ -16,6 +16,8 @@ import torch
 
 from core.jobs.events import CLIPS_ARCHIVE, AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, StopRequested, pluralize
+from core.speech import evaluation
+from core.speech.scoring import Recogniser, measured_by, unmeasured_reason
 from core.speech.synthesis import SynthesizedChunk, finish_reason, join_chunks
 from data.acoustics import audio
 from data.durable_files import atomic_path
@@ -65,15 +67,20 @@ class SynthesizedClip:
         power = float(self.waveform.double().square().mean())
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
-    def event(self, side: str, index: int, text: str, language: str, score: RecognitionScore | None, spectrogram: str,
-              note: str = "", unmeasured: str = "", transcript: str = "", measured_by: str = "") -> AudioGenerated:
-        """The event of the finished clip; `transcript`: that of the score, divided into words."""
-        return AudioGenerated(
-            side, index, self.path, text, language, round(self.duration_s, 3), round(self.synthesis_s, 3),
-            score.error if score else None, transcript, spectrogram, note, unmeasured,
-            finish_reason=self.finish_reason,
-            measured_by=measured_by,
-        )
+    def event(self, side: str, index: int, text: str, language: str) -> AudioGenerated:
+        """The event of the finished clip, without its score."""
+        return AudioGenerated(side, index, self.path, text, language, round(self.duration_s, 3),
+                              round(self.synthesis_s, 3), None, "", "", finish_reason=self.finish_reason)
+
+    def scored(self, event: AudioGenerated, recogniser: Recogniser | None,
+               reference: str) -> tuple[AudioGenerated, RecognitionScore | None]:
+        """The `event` of this clip with its score against `reference`, the text in words, or why it has none."""
+        language = event.language
+        score = evaluation.score_waveform(recogniser, self.waveform, self.sample_rate, reference, language)
+        return replace(event, error=score.error if score else None,
+                       transcript=evaluation.spaced_transcript(recogniser, score, reference, language),
+                       unmeasured=unmeasured_reason(recogniser, language),
+                       measured_by=measured_by(recogniser, language)), score
 
     @property
     def sha256(self) -> str:
@@ -109,11 +116,11 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
         # A stopped clip is kept and not scored.
         if reporter.stop_requested():
             length_text = pluralize(len(chunks_written), "chunk")
-            reporter.emit(join_written().event(side, index, text, language, None, "",
-                                               unmeasured=f"the synthesis was stopped after {length_text}"))
+            reporter.emit(replace(join_written().event(side, index, text, language),
+                                  unmeasured=f"the synthesis was stopped after {length_text}"))
             raise StopRequested(f"Stopped on request after {length_text}; the audio so far is kept.")
     clip = join_written()
-    reporter.emit(replace(clip.event(side, index, text, language, None, ""), scoring=True))
+    reporter.emit(replace(clip.event(side, index, text, language), scoring=True))
     return clip
 
 

@@ -26,6 +26,7 @@ from rapidfuzz.distance import Levenshtein
 from config.errors import UserError
 from data.acoustics import audio
 from data.acoustics.voice_encoder import SAMPLE_RATE, VoiceEncoder
+from data.clip_findings import ClipLimits
 from data.measures import Samples, frame_powers, silence_at_ends
 from models.registry import family
 
@@ -75,12 +76,12 @@ def count_edits(words: list[str], transcript: str) -> EditCounts:
     return EditCounts(counts["replace"], counts["delete"], counts["insert"], len(wrong))
 
 
-def transcript_values(text: str, reference: str, transcript: str, normalise: Callable[[str], str]
-                      ) -> dict[str, tuple[float, float]]:
+def transcript_values(text: str, reference: str, transcript: str, normalise: Callable[[str], str],
+                      finish_reason: str = "") -> dict[str, tuple[float, float]]:
     """Numerator and denominator of what a transcript tells: `cer`, `deletions`, `repetition`, and `wer` of words.
 
     `reference` are the letters of `text`, by `normalise`; a rule of spelling may look beyond a word, and then words
-    cannot be told.
+    cannot be told. A model that was stopped because it repeated itself has the fault whatever is heard.
     """
     normalised = [normalise(part) for part in text.split()]
     words = [word for word in normalised if word]
@@ -90,8 +91,14 @@ def transcript_values(text: str, reference: str, transcript: str, normalise: Cal
     letters = float(max(1, len(reference)))
     values = {"cer": (float(edits.substitutions + edits.deletions + edits.insertions), letters),
               "deletions": (float(edits.deletions), letters),
-              "repetition": (float(has_repetition(reference, transcript)), 1.0)}
+              "repetition": (float(finish_reason == "repetition" or has_repetition(reference, transcript)), 1.0)}
     return {**values, "wer": (float(edits.wrong_words), float(len(words)))} if by_words else values
+
+
+def fault_values(longest_pause_s: float, clipped: float) -> dict[str, tuple[float, float]]:
+    """The faults of a sound, 1 or 0, so that their mean over clips is a share; `clipped`: share of its samples."""
+    return {"long_silence": (float(longest_pause_s >= LONG_PAUSE_S), 1.0),
+            "clipping": (float(clipped > ClipLimits().clipped_share), 1.0)}
 
 
 def has_repetition(reference: str, transcript: str) -> bool:

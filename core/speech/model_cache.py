@@ -153,14 +153,12 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
     if kind == "extension":
         extension = records.read_extension(workspace.extension(name))
         return [workspace.extension(name), workspace.model(extension.origin.model)]
-    source = Model.open(workspace, ref)
-    if source.kind == "base":
-        return [source.folder]
-    if source.kind == "export":
-        dataset, folders = records.read_export_record(source.folder).dataset, [source.folder]
-    else:
-        record = records.read_checkpoint(source.folder)
-        dataset, folders = record.dataset, [source.folder, workspace.model(record.origin.model)]
+    model = Model.open(workspace, ref)
+    if model.kind == "base":
+        return [model.folder]
+    # An export has the weights of its base.
+    folders = [model.folder] if model.kind == "export" else [model.folder, model.base.folder]
+    dataset = model.record.dataset
     # The texts of the dataset decide how long chunks may be.
     if dataset in workspace.list_datasets():
         texts = workspace.datasets / dataset

@@ -18,7 +18,7 @@ from core.jobs.verbs import verb_module
 from core.library import lineage
 from core.library.lineage import Model
 from core.submission.requirements import PlannedJob, find_makers
-from core.workspace import Workspace
+from core.workspace import Reference, Workspace
 
 
 def submit(workspace: Workspace, verb: str, options: Options, *, name: str | None = None, after: Sequence[str] = (),
@@ -100,7 +100,7 @@ def select_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> No
     """
     if options.run.startswith("export:"):
         return
-    name, _, checkpoint = lineage.require_run(options.run).removeprefix("run:").partition("@")
+    _, name, checkpoint, _ = Reference.parse(lineage.require_run(options.run))
     choice = pinned_names(workspace.run(name)).get(CHOICE)
     if checkpoint == BEST and choice is not None:
         control.use_checkpoint(load_job(workspace, name), "")

@@ -38,7 +38,7 @@ from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
 from core.text import text_rules
-from core.workspace import Workspace
+from core.workspace import Reference, Workspace
 from data import augmentation, manifest
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
@@ -85,7 +85,7 @@ def find_makers(workspace: Workspace, verb: str, options: Options,
     # The run whose certificate an export waits for.
     certified_run = ""
     if isinstance(options, ExportOptions) and not options.unproven:
-        certified_run = options.run.removeprefix("run:").partition("@")[0]
+        certified_run = Reference.parse(options.run).run
 
     # A living job may make what is missing; without one the fault is final.
     living = JobBoard(workspace).queue() if faults or certified_run else []
@@ -223,7 +223,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
 
 def makes(job: Job | PlannedJob, kind: str, name: str) -> bool:
     """Whether the job will make this artefact."""
-    name = name.partition(":")[2].partition("@")[0] if ":" in name else name
+    name = Reference.parse(name).name if ":" in name else name
     for field, made_kind in VERBS[job.verb].makes.items():
         value = job.id if field == "job" else job.settings.get(field)
         # A download without a name makes one up.

@@ -29,7 +29,7 @@ from core.library import certificate, checkpoints, learning, records
 from core.library.records import CheckpointRecord, ExportRecord, Origin
 from core.sources import recognisers
 from core.submission import requirements
-from core.workspace import BIN, KINDS, Workspace
+from core.workspace import BIN, KINDS, Reference, Workspace
 from data.durable_files import fsync_path
 
 NEEDS, RESUMES, MADE_FROM = "needs it", "needs it to resume and for its certificate", "was made from it"
@@ -303,8 +303,8 @@ def _of_speech(state: JobState, datasets: Mapping[str, str]) -> Iterator[Depende
     several = settings.get("models")
     names = [settings.get("base"), settings.get("finetuned"), settings.get("voice_model"),
              *(several if isinstance(several, list | tuple) else ())]
-    models = {str(name).partition("@")[0].partition("+")[0] for name in names
-              if str(name or "").partition(":")[0] in ("base", "run", "export")}
+    references = [Reference.parse(str(name or "")) for name in names]
+    models = {f"{kind}:{name}" for kind, name, *_ in references if kind in ("base", "run", "export")}
     used = {str(settings.get("dataset") or ""), *(datasets.get(name, "") for name in models)} - {""}
     for reference in sorted(models | {f"dataset:{name}" for name in used}):
         with suppress(UserError):
@@ -401,9 +401,9 @@ def _named(workspace: Workspace, state: JobState) -> Iterator[Item]:
 
     # Any option may hold a reference or a path in the workspace.
     for text in _texts(settings.values()):
-        kind, colon, name = text.partition(":")
-        if colon and kind in _REFERENCES and "/" not in name:
-            yield Item(_REFERENCES[kind], name.partition("@")[0].partition("+")[0])
+        reference = Reference.parse(text)
+        if reference.kind in _REFERENCES and reference.name and "/" not in text:
+            yield Item(_REFERENCES[reference.kind], reference.name)
         elif text.startswith(f"{workspace.path}/"):
             inside = text.removeprefix(f"{workspace.path}/")
             for kind, folder in KINDS.items():

@@ -41,7 +41,6 @@ from core.training.dataloader import TrainingData, Utterance
 from core.training.learning_evaluation import SpeechReference
 from core.training.trainer import Trainer
 from data.acoustics import audio
-from data.clip_findings import ClipLimits
 from data.durable_files import write_text
 from data.manifest import HeldOutSentence
 from data.measures import clipped_share
@@ -535,9 +534,8 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
     values: dict[str, tuple[float, float]] = {}
     if item.score is not None and recogniser is not None:
         values |= measures.transcript_values(item.text, item.score.reference, item.score.transcript,
-                                             lambda part: recogniser.normalise(part, item.language))
-        if item.finish_reason == "repetition":
-            values["repetition"] = (1.0, 1.0)
+                                             lambda part: recogniser.normalise(part, item.language),
+                                             item.finish_reason)
 
     # Silent audio has no speaker.
     if speaker is not None:
@@ -554,8 +552,7 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
 
     # These need neither transcript nor recording.
     values["missing_stop"] = (float(item.finish_reason != "stop"), 1.0)
-    values["long_silence"] = (float(measures.longest_pause(waveform, sample_rate) >= measures.LONG_PAUSE_S), 1.0)
-    values["clipping"] = (float(clipped_share(waveform) > ClipLimits().clipped_share), 1.0)
+    values |= measures.fault_values(measures.longest_pause(waveform, sample_rate), clipped_share(waveform))
     return {name: values[name] for name in metrics if name in values}
 
 

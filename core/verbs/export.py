@@ -8,7 +8,7 @@ from config.errors import UserError
 from config.schema import ExportOptions
 from core.library import certificate, lineage
 from core.submission.requirements import check_new_export
-from core.workspace import Workspace, free_name
+from core.workspace import Reference, Workspace, free_name
 
 
 def check(workspace: Workspace, options: ExportOptions) -> None:
@@ -24,7 +24,7 @@ def suggest_name(workspace: Workspace, settings: Mapping[str, str]) -> str:
     """A free name made of that of the extension of the run; "" without a run."""
     if not settings["run"]:
         return ""
-    run_name = lineage.require_run(settings["run"]).removeprefix("run:").partition("@")[0]
+    run_name = Reference.parse(lineage.require_run(settings["run"])).name
     training = lineage.find_training(workspace, run_name)
     # A run that was imported has its own name alone.
     return free_name(str(training.settings.get("extension", training.id)), workspace.list_exports().__contains__)

@@ -210,7 +210,7 @@ def test_models_are_words_of_one_flag() -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"models": ()}, "nothing to evaluate"), ({"models": ("recordings",)}, "No model is named"),
+    ({"models": ("recordings",)}, "No model is named"),
     ({"models": ("base:tiny",), "languages": ("am",)}, "no sentences in Amharic"),
     ({"models": ("base:tiny",), "sentences": "missing.txt"}, "cannot be read"),
     ({"models": ("base:tiny", "folder:/missing")}, "There is no folder"),

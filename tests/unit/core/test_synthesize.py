@@ -417,7 +417,6 @@ def test_a_transcript_has_the_spaces_of_the_text(reference: str, transcript: str
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"finetuned": ""}, "There is no finetuned model to compare with"),
     ({"texts": (("en", ""),)}, "The text is empty"),
     ({"texts": (("am", "ሀ ፩"),)}, r"outside the vocabulary of 'am': ፩ \(U\+1369\)"),
     ({"voice": "nobody"}, "'nobody' is neither a voice"),
