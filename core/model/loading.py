@@ -28,6 +28,7 @@ from core.library.records import (
     EXPORT_AGAIN_HINT,
     EXPORT_RECORD,
     EXPORT_SUMS,
+    CheckpointRecord,
     EarlierTrainingRecord,
     ExportRecord,
     Origin,
@@ -94,6 +95,7 @@ class TTSModel:
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # values of `changed`, with `keep_base`
     earlier_trainings: tuple[EarlierTraining, ...] = ()
+    record: CheckpointRecord | ExportRecord | None = None  # of the checkpoint or export; None for a base or extension
     text_library: str = ""  # package that wrote out numbers of base languages in the training; empty: none, or unknown
 
     def text_library_note(self) -> str:
@@ -361,13 +363,14 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *,
     model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
     model = with_decoder(model, folder / records.DECODER)
-    model = replace(model, ref=f"run:{record.run}@{record.step}", text_library=record.text_library)
+    model = replace(model, ref=f"run:{record.run}@{record.step}", record=record, text_library=record.text_library)
     return load_changed_tensors(model, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else model
 
 
 def export_record(model: TTSModel) -> ExportRecord:
-    """The record of the export that `model` was loaded from."""
-    return read_export_record(model.base_folder)
+    """The record of the export that `model` was loaded from; the example in each export calls this."""
+    assert isinstance(model.record, ExportRecord)
+    return model.record
 
 
 def write_sums(folder: Path) -> None:
@@ -405,7 +408,7 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
         )
 
     base = TTSModel(f"export:{record.name}", family_named(record.origin.family), record.origin.model, folder,
-                    record.origin.base_hash, lm, _base_front_end(front_end), device,
+                    record.origin.base_hash, lm, _base_front_end(front_end), device, record=record,
                     text_library=record.text_library)
 
     base = _with_earlier_trainings(base, record.origin, folder)
@@ -436,7 +439,7 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
         (links / plain.name).symlink_to((folder / merged).absolute())
         split = _split_export(links, record.origin, device)
     base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, split.lm,
-                    _base_front_end(split.front_end), device, text_library=record.text_library)
+                    _base_front_end(split.front_end), device, record=record, text_library=record.text_library)
 
     # Behind the base's rows come those of earlier trainings, then the new ones.
     rows = {rows_name(table): torch.cat([split.earlier[table][len(split.lm.module.get_parameter(table)):],

@@ -20,10 +20,8 @@ from config.errors import UserError
 from config.languages import language_name
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import records
-from core.library.lineage import Model
+from core.library.records import ExportRecord
 from core.library.reference_voices import reference_clip
-from core.model import loading
 from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from core.speech.scoring import Recogniser
@@ -313,9 +311,7 @@ def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser
     # An export brings the measurement along, because the recordings may not be here.
     if scores:
         return corpus_score(language, scores).error
-    if model.ref.startswith("export:"):
-        return loading.export_record(model).recordings_cer.get(language)
-    return None
+    return model.record.recordings_cer.get(language) if isinstance(model.record, ExportRecord) else None
 
 
 @dataclass(frozen=True)
@@ -415,7 +411,7 @@ def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
 
     Positions beyond it exist, but how they sound is not known, so longer texts are synthesized in parts.
     """
-    lengths = dict(loading.export_record(model).longest_texts) if model.ref.startswith("export:") else {}
+    lengths = dict(model.record.longest_texts) if isinstance(model.record, ExportRecord) else {}
     for language in model.front_end.languages:
         # A new language was trained on its dataset, which has more texts than the held-out ones.
         texts = [sentence.text for sentence in held_out_recordings(workspace, model, language)]
@@ -453,15 +449,6 @@ def _dataset(workspace: Workspace, model: TTSModel, language: str = "") -> manif
     """The dataset that `model`, or a `language` of an earlier training, was trained on, when it is in the workspace.
     """
     # A language of an earlier training has a dataset of its own.
-    kind = model.ref.partition(":")[0]
     earlier = [training.record.dataset for training in model.earlier_trainings if language in training.record.languages]
-    if earlier:
-        name = earlier[0]
-    elif kind == "run":
-        folder = Model.open(workspace, model.ref).folder
-        name = records.read_checkpoint(folder).dataset
-    elif kind == "export":
-        name = loading.export_record(model).dataset
-    else:
-        return None
+    name = earlier[0] if earlier else model.record.dataset if model.record else ""
     return manifest.load(workspace.dataset(name)) if name in workspace.list_datasets() else None

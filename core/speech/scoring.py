@@ -24,7 +24,6 @@ from core.jobs.reporter import Reporter, stage
 from core.library import dataset_recognisers, records
 from core.library.lineage import Model
 from core.library.records import CheckpointRecord, ExportRecord
-from core.model import loading
 from core.model.loading import TTSModel
 from core.sources import recognisers
 from core.sources.recognisers import BUILT_IN
@@ -185,10 +184,9 @@ def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callabl
     errors of two recognisers cannot be compared. If `languages` are given, it is loaded only for one of them.
     """
     # Later measurements use the recogniser of the training, so that errors can be compared.
-    if choice is None and model.ref.startswith("export:"):
-        choice = _locate_recogniser(workspace, loading.export_record(model))
-    elif choice is None and model.ref.startswith("run:"):
-        choice = records.read_checkpoint(Model.open(workspace, model.ref).folder)
+    if choice is None:
+        record = model.record
+        choice = _locate_recogniser(workspace, record) if isinstance(record, ExportRecord) else record
     if choice is None or (languages is not None and not set(model.new_languages) & set(languages)):
         return model.family.load_recogniser(model.base_folder)
     try:

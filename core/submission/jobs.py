@@ -38,7 +38,7 @@ def submit(workspace: Workspace, verb: str, options: Options, *, name: str | Non
     planned: list[PlannedJob] = []
 
     def plan(job_verb: str, job_options: Options, waits: Sequence[str], job_id: str | None = None) -> PlannedJob:
-        makers = check_job(workspace, job_verb, job_options, [*earlier, *planned])
+        makers = check_requirements(workspace, job_verb, job_options, [*earlier, *planned])
         job = PlannedJob(job_id or new_job_id(workspace, job_verb), job_verb, job_options,
                          tuple(dict.fromkeys([*waits, *makers])))
         planned.append(job)
@@ -74,16 +74,11 @@ def submit_certificate(training: Job) -> Job:
     return job
 
 
-def check_requirements(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
-    """Ids of the living jobs that make what `options` need and what does not exist yet; see `submit`."""
-    return check_job(workspace, verb, with_whole_ids(workspace, verb, options))
+def check_requirements(workspace: Workspace, verb: str, options: Options,
+                       planned: Sequence[Job | PlannedJob] = ()) -> tuple[str, ...]:
+    """Ids of the living jobs that make what `options`, with whole ids, need and what does not exist yet.
 
-
-def check_job(workspace: Workspace, verb: str, options: Options,
-              planned: Sequence[Job | PlannedJob] = ()) -> tuple[str, ...]:
-    """Ids of the living jobs that make what `options`, with whole ids, need; they must finish first.
-
-    `planned` are jobs that will have finished then. Raises `UserError` as `submit` does.
+    They must finish first. `planned` are jobs that will have finished then. Raises `UserError` as `submit` does.
     """
     for _name, path in schema.path_options(options):
         confinement.check(path)
