@@ -31,7 +31,8 @@ def newest_first(workspace: Workspace, kind: str) -> list[str]:
 def languages_of_dataset(workspace: Workspace, dataset: str) -> tuple[str, ...]:
     """The languages of a prepared dataset; none for one that is missing or damaged."""
     try:
-        return tuple(str(foreign.read_yaml(workspace.dataset(dataset) / "dataset.yaml")["language"]).split(","))
+        card = foreign.read_yaml(workspace.dataset(dataset) / "dataset.yaml")
+        return tuple(filter(None, str(card["language"]).split(",")))
     except (UserError, OSError, ValueError, KeyError, TypeError):
         return ()
 

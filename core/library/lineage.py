@@ -23,6 +23,7 @@ from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
 from core.jobs.verbs import RUN_VERBS
 from core.library import catalog, records, reference_voices
 from core.library.catalog import CatalogEntry
+from core.library.certificate import CERTIFICATE
 from core.library.checkpoints import RANKING, best_step
 from core.library.records import CheckpointRecord, EarlierTrainingRecord, ExportRecord
 from core.workspace import Workspace, resolve_inside, restore_hint
@@ -92,6 +93,11 @@ class Model:
         if self.kind == "export":
             return records.read_export_record(self.folder)
         return records.read_checkpoint(self.folder)
+
+    @property
+    def certificate_path(self) -> Path:
+        """Where the certificate of its run or export lies, or would lie; it may be of another checkpoint of the run."""
+        return (self.folder.parent.parent if self.kind == "run" else self.folder) / CERTIFICATE
 
     @property
     def base_name(self) -> str:

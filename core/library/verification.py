@@ -230,11 +230,10 @@ def spoken_note(workspace: Workspace, reference: str) -> str:
     if reference.partition(":")[0] not in ("run", "export"):
         return ""
     model = Model.open(workspace, reference)
-    folder = model.folder if model.kind == "export" else workspace.run(model.name)
     try:
-        proof = certificate.read(folder / CERTIFICATE)
+        proof = certificate.read(model.certificate_path)
     except UserError as error:
-        return "" if model.kind == "run" and not (folder / CERTIFICATE).exists() else error.message
+        return "" if model.kind == "run" and not model.certificate_path.exists() else error.message
     if model.kind == "run" and proof.step != model.step:
         # This checkpoint is not certified yet. Who wanted silence would only have to write another step.
         return "" if is_own(workspace, proof) else (

@@ -18,7 +18,6 @@ from config.errors import UserError, join_names
 from config.schema import EMOTIONS, EmotionOptions, ServeOptions, SoundOptions
 from core.jobs.events import Event
 from core.library import certificate, learning, reference_voices, verification
-from core.library.certificate import CERTIFICATE
 from core.library.lineage import Model
 from core.library.reference_voices import SPEAKER
 from core.library.verification import Outcome
@@ -171,7 +170,7 @@ class ServedModels:
         """Keep what a person should know of the certificate of a model that was loaded."""
         model = Model.open(self._workspace, reference)
         note = verification.spoken_note(self._workspace, reference)
-        if not note and model.kind != "base" and _is_uncertified(self._workspace, model):
+        if not note and model.kind != "base" and _is_uncertified(model):
             note = f"{reference} has no certificate: nothing of it was compared with its base model."
         if note and self._known_notes.get(reference) != note:
             self._notes.append(note)
@@ -223,7 +222,7 @@ def _check_outcome(workspace: Workspace, model: Model, accepted: bool) -> None:
     if accepted or model.kind == "base":
         return
     hint = "Serve it anyway with --accept-outcome."
-    path = _certificate_path(workspace, model)
+    path = model.certificate_path
     if path.is_file():
         proof = certificate.read(path)
         if model.step in (None, proof.step):
@@ -242,14 +241,10 @@ def _check_outcome(workspace: Workspace, model: Model, accepted: bool) -> None:
             raise UserError(f"{model.reference} is not served: {learning.describe_report(report)}.", hint)
 
 
-def _is_uncertified(workspace: Workspace, model: Model) -> bool:
+def _is_uncertified(model: Model) -> bool:
     """Whether there is no certificate, or only one of another step."""
-    path = _certificate_path(workspace, model)
+    path = model.certificate_path
     return not path.is_file() or model.step not in (None, certificate.read(path).step)
-
-
-def _certificate_path(workspace: Workspace, model: Model) -> Path:
-    return (model.folder if model.kind == "export" else model.folder.parent.parent) / CERTIFICATE
 
 
 def _emotion_of(instructions: str) -> EmotionOptions:

@@ -33,13 +33,14 @@ from core.jobs.job import Job
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
 from core.library import records, segments
+from core.library.artefacts import languages_of_dataset
 from core.library.lineage import Model
 from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
 from core.text import text_rules
 from core.workspace import Reference, Workspace
-from data import augmentation, manifest
+from data import augmentation
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # kind of need, by the prefix of a reference
 _LOADS_BASE = ("preflight", "train", "synthesize", "book", "compare", "evaluate", "serve", "piper_dataset", "certify",
@@ -104,9 +105,9 @@ def check_rules(workspace: Workspace, names: str, dataset: str) -> None:
     """Text rules must be there, and fit the languages of a dataset that is there."""
     if names in ("", schema.NO_RULES):
         return
-    codes = dataset_language(workspace, dataset) if dataset else ""
+    codes = languages_of_dataset(workspace, dataset) if dataset else ()
     if codes:
-        text_rules.for_languages(workspace, names, codes.split(","))
+        text_rules.for_languages(workspace, names, codes)
     for name in filter(None, names.split(",")):
         text_rules.load(workspace, name)
 
@@ -232,14 +233,6 @@ def makes(job: Job | PlannedJob, kind: str, name: str) -> bool:
         if value == name and kind in (made_kind, "segments" if made_kind == "transcripts" else made_kind):
             return True
     return False
-
-
-def dataset_language(workspace: Workspace, dataset: str) -> str:
-    """Comma-separated language codes of a dataset; empty if it does not exist."""
-    try:
-        return manifest.load_card(workspace.dataset(dataset)).language
-    except UserError:
-        return ""
 
 
 def check_not_being_made(states: Iterable[JobState], kind: str, name: str, values: Mapping[str, object]) -> None:

@@ -7,8 +7,9 @@ from contextlib import suppress
 from config.errors import UserError
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core.dataset import languages
+from core.library.artefacts import languages_of_dataset
 from core.library.lineage import Model
-from core.submission.requirements import check_rules, dataset_language
+from core.submission.requirements import check_rules
 from core.workspace import Workspace
 
 
@@ -19,6 +20,6 @@ def check(workspace: Workspace, options: CompareTokenizersOptions | TokenizerOpt
     with suppress(UserError):
         model = Model.find(workspace, options.model)
         model_languages = model.base_languages, model.added_languages
-    for language in dataset_language(workspace, options.dataset).split(","):
+    for language in languages_of_dataset(workspace, options.dataset):
         languages.check_new(options.dataset, language, *model_languages)
     check_rules(workspace, options.rules, options.dataset)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from config.errors import UserError
 from config.schema import ReviseOptions
 from core.dataset import review
-from core.submission.requirements import dataset_language
+from core.library.artefacts import languages_of_dataset
 from core.workspace import Workspace
 
 
 def check(workspace: Workspace, options: ReviseOptions) -> None:
-    corrected = options.language not in ("", dataset_language(workspace, options.dataset))
+    corrected = options.language not in ("", ",".join(languages_of_dataset(workspace, options.dataset)))
     if not corrected and not review.read_decisions(workspace, options.dataset):
         raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
                         "Exclude or repair a clip, edit a transcript or correct the language first.")

@@ -9,7 +9,7 @@ from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core.dataset import languages, review
 from core.library import catalog, lineage, records
-from core.submission.requirements import dataset_language
+from core.library.artefacts import languages_of_dataset
 from core.workspace import Workspace
 from data import manifest
 from data.splits import why_untrainable
@@ -33,9 +33,9 @@ def check(workspace: Workspace, options: TrainOptions) -> None:
         return
     if options.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:
         raise catalog.no_conditioner_layers(options.adapter_rank_conditioner)
-    language = dataset_language(workspace, options.dataset)
-    if language:
-        languages.check_targets(options.dataset, language.split(","), record.languages, base,
+    codes = languages_of_dataset(workspace, options.dataset)
+    if codes:
+        languages.check_targets(options.dataset, codes, record.languages, base,
                                 record.origin.earlier_languages)
         try:
             clips = manifest.load(workspace.dataset(options.dataset)).clips
@@ -49,5 +49,5 @@ def check(workspace: Workspace, options: TrainOptions) -> None:
                             "(--held-out); clips without a speaker share one.")
 
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
-        for language in filter(None, dataset_language(workspace, name).split(",")):
+        for language in languages_of_dataset(workspace, name):
             languages.check_replayed(name, language, base)
