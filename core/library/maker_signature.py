@@ -496,7 +496,7 @@ def _differing(folder: Path, content: bytes, hash_one: HashFile) -> tuple[str, t
         if is_same:
             continue
         # The certificate, the card and evaluations may be written again after an export was signed.
-        if _may_change(name):
+        if name in (CERTIFICATE, records.EXPORT_CARD) or name.startswith("evaluation/"):
             changed.append(name)
         else:
             faults.append(f"{name} {'differs' if path.exists() else 'is missing'}")
@@ -507,10 +507,6 @@ def _differing(folder: Path, content: bytes, hash_one: HashFile) -> tuple[str, t
         further = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         return f"{', '.join(faults[:3])}{further}.", ()
     return "", tuple(changed)
-
-
-def _may_change(name: str) -> bool:
-    return name in (CERTIFICATE, records.EXPORT_CARD) or name.startswith("evaluation/")
 
 
 def _is_own_file(name: str) -> bool:

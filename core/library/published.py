@@ -134,12 +134,6 @@ class FileCheck:
         return f"no published hash is known of {', '.join(self.unlisted)}" if self.unlisted else ""
 
 
-def published_file(variant: ModelVariant, path: str) -> ExpectedFile | None:
-    """What was published as the file `path` of the model folder; None where no list has it."""
-    part, name = variant.origin(path)
-    return FILES.get(part.repository, {}).get(name)
-
-
 def check_files(variant: ModelVariant, files: Mapping[str, ExpectedFile],
                 locate: Callable[[str], Path] | None = None,
                 read_shapes: Callable[[Path], Shapes] | None = None) -> FileCheck:
@@ -150,7 +144,8 @@ def check_files(variant: ModelVariant, files: Mapping[str, ExpectedFile],
     """
     unknown, unlisted = [], []
     for path, file in files.items():
-        published = published_file(variant, path)
+        part, name = variant.origin(path)
+        published = FILES.get(part.repository, {}).get(name)
         difference = "" if published is None else _difference(published, file, locate and locate(path))
         if published is None:
             unlisted.append(path)

@@ -152,20 +152,16 @@ def damaged_segments(workspace: Workspace) -> dict[str, str]:
     def read(name: str) -> None:
         loaded = Segments.load(workspace.segments / name)
         for path in (PIECES, *((TABLE,) if loaded.card.texts else ())):
-            check_table(loaded.folder / path)
+            fault = _table_fault(loaded.folder / path)
+            if fault:
+                raise UserError(fault, _AGAIN)
 
     return artefacts.find_damaged(workspace.list_segments(), read)
 
 
-def check_table(path: Path) -> None:
-    """Raise `UserError` where the clips in `path` cannot be read; it is read once for each of its states."""
-    fault = _table_fault(path)
-    if fault:
-        raise UserError(fault, _AGAIN)
-
-
 @foreign.cached_by_file(256)
 def _table_fault(path: Path) -> str:
+    """Why the clips in `path` cannot be read, else empty; it is read once for each of its states."""
     try:
         read_clips(path)
     except UserError as error:

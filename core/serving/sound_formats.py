@@ -12,7 +12,7 @@ import os
 import struct
 import subprocess
 from collections.abc import Iterator
-from typing import IO, Literal, Protocol, get_args
+from typing import IO, Literal, Protocol
 
 import numpy as np
 import soundfile
@@ -22,7 +22,6 @@ from config.errors import UserError
 from data.ffmpeg_audio import ffmpeg_path
 
 SoundFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
-FORMATS: tuple[SoundFormat, ...] = get_args(SoundFormat)
 CONTENT_TYPES: dict[SoundFormat, str] = {
     "mp3": "audio/mpeg", "opus": "audio/ogg; codecs=opus", "aac": "audio/aac", "flac": "audio/flac", "wav": "audio/wav",
     "pcm": "audio/pcm",

@@ -69,11 +69,6 @@ class SourceAssessment:
     rare_characters: tuple[str, ...]
     played: tuple[PlayedClip, ...] = ()
 
-    @property
-    def needs_trimming(self) -> bool:
-        """Whether silence stands at the ends of at least a quarter of the measured clips."""
-        return self.silent_edges > 0 and self.silent_edges >= self.measured / 4
-
 
 def assess(source: str, language: str, folder: Path) -> SourceAssessment | None:
     """The facts of `source`, whose three clips are written to `folder`; None for one that cannot be read here.

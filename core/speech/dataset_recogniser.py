@@ -34,7 +34,6 @@ from models.base import RecognitionScore
 from models.phonetic_encoder.ctc_head import CTCHead, CTCHeadConfig
 from models.phonetic_encoder.encoder import FRAME_S, SAMPLE_RATE, PhoneticEncoder
 
-BLANK = 0
 _BATCH, _SMALL_BATCH, _FEW_CLIPS = 16, 8, 400  # clips in a step; of a dataset of few clips, in order to take more steps
 _SORTED_TOGETHER = 16  # batches whose clips are sorted by length, so that little of a batch is padding
 _LEARNING_RATE, _WARMUP, _LAST_RATE = 2e-3, 50, 0.02  # steps; the last rate relative to the first

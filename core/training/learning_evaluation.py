@@ -157,13 +157,14 @@ def measure_romanised_base(evaluator: SpeechEvaluator, base: TTSModel, language:
             inputs.append((text, romanised))
     items = evaluator.with_voices(base, [(spelling.language, spelling.text) for _, spelling in inputs])
 
-    # The score is by the original spelling, because the recogniser writes that.
+    # The score is by the original spelling, because the recogniser writes that; the romanised one is not scored.
+    unscored = replace(evaluator, recogniser=None)
     errors, prepared = dict[str, float](), PreparedVoices()
     input_texts = [text for text, _ in inputs]
     try:
         for batch in evaluation.in_batches(items):
             for item, generated in zip(batch, evaluator.generate(base, batch, sampling, prepared), strict=True):
-                sentence, text = evaluator.decode(base, item, generated), input_texts[len(errors)]
+                sentence, text = unscored.decode(base, item, generated), input_texts[len(errors)]
                 score = evaluation.score_waveform(evaluator.recogniser, sentence.waveform, sentence.sample_rate, text,
                                                   language)
                 assert score is not None

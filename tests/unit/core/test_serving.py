@@ -28,7 +28,7 @@ from core.library.lineage import Model
 from core.model import loading
 from core.model.loading import TTSModel
 from core.serving.served_models import _emotion_of
-from core.serving.sound_formats import CONTENT_TYPES, FORMATS, SoundFormat, open_encoder
+from core.serving.sound_formats import CONTENT_TYPES, SoundFormat, open_encoder
 from core.speech import model_cache
 from core.workspace import Workspace
 from data.acoustics.time_stretch import TimeStretch
@@ -74,7 +74,7 @@ def decode(data: bytes, sound_format: SoundFormat, tmp_path: Path) -> tuple[np.n
     return np.frombuffer(decoded.stdout, "<f4"), int(stream["sample_rate"])
 
 
-@pytest.mark.parametrize("sound_format", FORMATS)
+@pytest.mark.parametrize("sound_format", CONTENT_TYPES)
 def test_the_openai_client_gets_each_format_whole_and_streamed(client: openai.OpenAI, server: Server, tmp_path: Path,
                                                                sound_format: SoundFormat) -> None:
     wanted, rate = soundfile.read(io.BytesIO(server.speak(TEXT, response_format="wav").body))
@@ -422,7 +422,7 @@ def test_metrics_count_what_happened(server: Server) -> None:
         assert server.metric(name) > 0
 
 
-@pytest.mark.parametrize("sound_format", FORMATS)
+@pytest.mark.parametrize("sound_format", CONTENT_TYPES)
 def test_parts_of_any_size_encode_to_the_whole_sound(sound_format: SoundFormat, tmp_path: Path) -> None:
     rate = 22_050
     sound = (0.3 * np.sin(np.arange(2 * rate) * 2 * np.pi * 220 / rate)).astype(np.float32)

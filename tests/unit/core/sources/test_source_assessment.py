@@ -46,7 +46,6 @@ def test_an_upload_is_assessed_before_its_import(recordings: Path, tmp_path: Pat
     assert (found.clips, found.is_whole, found.measured) == (CLIPS, True, source_assessment.MEASURED)
     assert found.duration_s == pytest.approx(6.0 * CLIPS)
     assert found.silent_edges == found.measured
-    assert found.needs_trimming
     assert found.with_digits == CLIPS // 4
     assert found.rare_characters == ("ƙ",)
     assert (found.quiet, found.unreadable, found.speakers) == (0, 0, 1)
@@ -64,7 +63,7 @@ def test_quiet_recordings_are_counted(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_text("Sannu duniya", encoding="utf-8")
     found = source_assessment.assess(str(tmp_path), "ha", tmp_path / "played")
     assert found is not None
-    assert (found.quiet, found.silent_edges, found.needs_trimming) == (3, 0, False)
+    assert (found.quiet, found.silent_edges) == (3, 0)
 
 
 def test_clips_for_a_measurement_are_of_one_speaker(recordings: Path, tmp_path: Path) -> None:
