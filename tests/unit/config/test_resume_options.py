@@ -73,7 +73,7 @@ def resume(workspace: Workspace, *arguments: str) -> int:
 
 @pytest.fixture
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.jobs.worker._import_verb", lambda name, verbs: fake_verbs.train)
+    monkeypatch.setattr("core.jobs.worker.import_work", lambda name: fake_verbs.train)
 
 
 @pytest.mark.usefixtures("fake_train")

@@ -87,7 +87,7 @@ def test_a_thousands_comma_is_no_point():
 @pytest.fixture
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk; every certificate passes."""
-    monkeypatch.setattr(worker, "_import_verb", lambda name, verbs: fake_verbs.train if name == "train" else (
+    monkeypatch.setattr(worker, "import_work", lambda name: fake_verbs.train if name == "train" else (
         lambda *_given: {"certificate": "passed"}))
     monkeypatch.setattr(jobs, "check_requirements", lambda *_asked: ())
 
@@ -275,7 +275,7 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
     def refuse(*_asked: object) -> dict[str, str]:
         raise fault
 
-    monkeypatch.setattr(worker, "_import_verb", lambda name, verbs: refuse)
+    monkeypatch.setattr(worker, "import_work", lambda name: refuse)
     monkeypatch.setattr(jobs, "check_requirements", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
     assert command.run_verb(verb, [*where, *(["--segments", "talks"] if verb == "transcribe" else [])]) == 1
@@ -296,7 +296,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     script = (
         "import sys; from core.jobs import worker\n"
         "from scripts import command; from tests.unit import fake_verbs\n"
-        "worker._import_verb = lambda name, verbs: fake_verbs.train\n"
+        "worker.import_work = lambda name: fake_verbs.train\n"
         "from core.submission import jobs; jobs.check_requirements = lambda *given: ()\n"
         "sys.exit(command.run_verb('train', sys.argv[1:]))"
     )
