@@ -7,7 +7,6 @@ To add a verb: its options class, one entry here, its work `core.NAME.run`, and 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,7 +232,13 @@ def verb_module(name: str) -> VerbModule | None:
     None for a verb whose needs are all that can be checked before the work.
     """
     module = f"core.verbs.{name}"
-    return cast(VerbModule, importlib.import_module(module)) if importlib.util.find_spec(module) else None
+    try:
+        return cast(VerbModule, importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        # A module that exists and lacks one of its imports is a fault.
+        if error.name != module:
+            raise
+        return None
 
 
 def import_work(name: str) -> VerbFunction:

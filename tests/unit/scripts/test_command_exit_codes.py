@@ -95,7 +95,7 @@ def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
         "from core.jobs import worker; from scripts import command\n"
         "from scripts.command import exit_with; from tests.unit import fake_verbs\n"
         "worker.import_work = lambda name: fake_verbs.train\n"
-        "from core.submission import jobs; jobs.check_job = lambda *given: ()\n"
+        "from core.submission import jobs; jobs.check_requirements = lambda *given: ()\n"
         f"exit_with(command.run_verb, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick',\n"
         "    '--dataset', 'none', '--steps', '3', '--device', 'cpu', '--name', 'mine', '--no-certificate', '--json'])")
     assert unread("-c", script) == (0, "")
