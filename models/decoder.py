@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -215,10 +216,11 @@ class DecoderLayer(nn.Module):
         else:
             queries, keys = kernels.rotate(queries, keys, attention.heads, rotation)
         mixed = F.scaled_dot_product_attention(queries, keys, attention.split(values), is_causal=True)
-        branch = attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        branch, = kernels.linear(mixed.transpose(1, 2).flatten(2), (attention.o_proj,))
         hidden, normed = kernels.add_norm(hidden, branch, self.post_attention_layernorm)
         gate, up = kernels.linear(normed, (mlp.gate_proj, mlp.up_proj))
-        return hidden, mlp.down_proj(kernels.swiglu(gate, up))
+        branch, = kernels.linear(kernels.swiglu(gate, up), (mlp.down_proj,))
+        return hidden, branch
 
 
 class Decoder(nn.Module):
@@ -281,16 +283,17 @@ class Decoder(nn.Module):
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
 
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
+        kernels = training_kernels(hidden) if cache is None else None
         branch = None
-        for layer in self.layers:
-            if recompute and branch is not None:
-                # Otherwise both would be stored for the backward pass.
-                hidden, branch = hidden + branch, None
-            inputs = (hidden, branch, rotation, cache, positions, mask)
-            hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+        with nullcontext() if kernels is None else kernels.adapters_cast(self, hidden):
+            for layer in self.layers:
+                if recompute and branch is not None:
+                    # Otherwise both would be stored for the backward pass.
+                    hidden, branch = hidden + branch, None
+                inputs = (hidden, branch, rotation, cache, positions, mask)
+                hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
 
         # In training, the last addition and the norm are one kernel.
-        kernels = training_kernels(hidden) if cache is None else None
         if kernels is not None:
             normed: torch.Tensor = kernels.normalise(hidden, branch, self.norm)
             return normed
