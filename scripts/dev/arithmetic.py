@@ -8,7 +8,8 @@ clips each takes what the last four did. On a CPU without bfloat16 the memory ta
 --measure it is compared with what this CPU takes.
 
 A rendering, of codes or frames to sound, is counted at full size on fake tensors, which say that they are on a GPU, so
-that the code takes the branches that it takes there. Prints Markdown.
+that the code takes the branches that it takes there. With --launches the kernels of a training step's forward and
+backward pass, and of a text's prefill, are counted instead. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from models.indextts2.vocoder import FRAME_RATE
 from scripts.command import exit_with
 from scripts.dev.benchmark import builtin, gpt, t3, training
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.sizes import FULL, BenchmarkSizes, shallower
+from scripts.dev.benchmark.sizes import FULL, QUICK, BenchmarkSizes, shallower
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 POSITIONS = 300  # positions in the cache
@@ -204,19 +205,41 @@ def launches(name: str, model: Any, *, triton: bool = False) -> int:
     return counted.count
 
 
+def training_launches(scope: Scope, layers: int, *, fused: bool = True) -> int:
+    """Kernels of the forward and backward pass of a training step of Chatterbox with so many layers.
+
+    Counted on a narrow model, as their number does not depend on the width, with operations of the host among those
+    beside the layers. Without `fused`, layers with adapters are called one by one, as peft computes them.
+    """
+    from models import triton_training
+
+    bench = Bench(shallower(QUICK, layers), CPU, None, lambda text: None)
+    trainer = training.make(bench, scope, "chatterbox", Precision("cpu", torch.bfloat16, "for the count"))
+    clips = trainer.loader.by_length()[:4]
+    kernels = dict.fromkeys(("_add_norm", "_add_norm_backward", "_rotate", "_swiglu", "_swiglu_backward"),
+                            _OneOperation())
+    one_by_one = {} if fused else {"_product": lambda layer: triton_training._Product(
+        layer, layer.weight) if triton_training._is_plain(layer) else None}
+
+    def dropout(layer: nn.Dropout, rows: torch.Tensor) -> torch.Tensor:
+        """As on a GPU."""
+        return torch.native_dropout(rows, layer.p, layer.training)[0]
+
+    with (mock.patch("models.decoder.training_kernels", return_value=triton_training),
+          mock.patch("core.model.adapters.FastCpuDropout.forward", dropout),
+          mock.patch.multiple(triton_training, **kernels, **one_by_one)):
+        trainer.profile_forward_backward(clips)
+        with _Operations() as counted:
+            trainer.profile_forward_backward(clips)
+    return counted.count
+
+
 @contextmanager
 def _triton_kernels() -> Iterator[None]:
     """Let a step on a CPU call Triton's kernels, which count as one operation each and compute nothing but zeros."""
     from models import triton_kernels, triton_sampling
 
-    scratch, codes = torch.zeros(1), triton_sampling._sample.arg_names.index("sampled")
-
-    class Kernel:
-        def __init__(self, output: int | None = None) -> None:
-            self.written = output
-
-        def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
-            return lambda *arguments, **_: (scratch if self.written is None else arguments[self.written]).zero_()
+    codes = triton_sampling._sample.arg_names.index("sampled")
 
     def chosen(hidden: torch.Tensor, decoder: Any, *extra: Any) -> Any:
         head, layers = decoder.config.width // decoder.config.heads, [*decoder.linear_layers, *extra]
@@ -224,10 +247,20 @@ def _triton_kernels() -> Iterator[None]:
 
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
           mock.patch("models.generate._kernels", return_value=triton_sampling),
-          mock.patch.multiple(triton_kernels, _few_rows=Kernel(), _many_rows=Kernel(), _attend=Kernel(),
-                              merged_adapters=_Unmerged),
-          mock.patch.multiple(triton_sampling, _sample=Kernel(codes), _observe=Kernel())):
+          mock.patch.multiple(triton_kernels, _few_rows=_OneOperation(), _many_rows=_OneOperation(),
+                              _attend=_OneOperation(), merged_adapters=_Unmerged),
+          mock.patch.multiple(triton_sampling, _sample=_OneOperation(codes), _observe=_OneOperation())):
         yield
+
+
+class _OneOperation:
+    """Stands for a kernel of Triton's: one operation, on nothing or on the argument `output`, which becomes zero."""
+
+    def __init__(self, output: int | None = None) -> None:
+        self.output, self.scratch = output, torch.zeros(1)
+
+    def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
+        return lambda *arguments, **_: (self.scratch if self.output is None else arguments[self.output]).zero_()
 
 
 class _Unmerged:
@@ -488,7 +521,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help="of the training step (default: %(default)s)")
     parser.add_argument("--measure", action="store_true",
                         help="only compare the memory of a training step with what this CPU takes")
+    parser.add_argument("--launches", action="store_true",
+                        help="only count the kernels of a training step and of a prefill of Chatterbox")
     args = parser.parse_args(arguments)
+    if args.launches:
+        print(_launches_table())
+        return 0
     for name in args.models.split(","):
         if name in RENDERINGS:
             if not args.measure:
@@ -517,6 +555,18 @@ def _decoding_table(name: str) -> str:
             lines.append(f"| {gpu.name} | {costs.kernels(gpu):,.0f} | {' | '.join(times)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _launches_table() -> str:
+    layers = FULL.language.decoder.layers
+    lines = [f"**Chatterbox with {layers} layers, kernels of the forward and backward pass of a training step**", "",
+             "| | a layer | beside the layers, with operations of the host | all |", "|---|---|---|---|"]
+    for scope, fused in (("rows", True), ("gated", True), ("gated", False)):
+        counted = [training_launches(scope, depth, fused=fused) for depth in _SHALLOW]  # type: ignore[arg-type]
+        each, total = counted[1] - counted[0], further(counted, layers)
+        lines.append(f"| {scope}{'' if fused else ', adapters by peft'} | {each} | {total - each * layers:,.0f} | "
+                     f"{total:,.0f} |")
+    return "\n".join((*lines, ""))
 
 
 def _memory_table(name: str, dtype: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from config.schema import Scope
 from core.model.precision import Precision
 from core.training import memory_plan
 from scripts.dev import arithmetic
@@ -42,6 +43,16 @@ def test_a_layer_has_five_triton_kernels_and_the_guard_counts() -> None:
     guarded = arithmetic.launches("chatterbox", found[0])
     found[0].config = replace(found[0].config, aligned_heads=())
     assert arithmetic.launches("chatterbox", found[0]) < guarded - 20
+
+
+def test_adapters_add_few_kernels_to_a_layer_in_training() -> None:
+    """Of four groups of layers 17 in the forward pass and 26 in the backward pass; by peft they are 115."""
+    def of_a_layer(scope: Scope, *, fused: bool = True) -> int:
+        counts = [arithmetic.training_launches(scope, layers, fused=fused) for layers in (2, 3)]
+        return counts[1] - counts[0]
+
+    rows = of_a_layer("rows")
+    assert (rows, of_a_layer("gated") - rows, of_a_layer("gated", fused=False) - rows) == (24, 43, 115)
 
 
 @pytest.mark.parametrize(("scope", "checkpointing"), [("rows", False), ("full", True)])
