@@ -1,4 +1,4 @@
-"""Triton kernels for what lies between the matrix products of a layer of `models.decoder` in training on a GPU.
+"""Triton kernels between the matrix products of a layer of `models.decoder`, in training and in a prefill on a GPU.
 
 By torch's own operations a layer reads and writes its vectors dozens of times: for casts, each product and each sum
 of the normalisation, the rotation and SwiGLU, and as often for their gradients. This takes longer than the matrix
@@ -170,7 +170,9 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _has_hooks(layer: nn.Module) -> bool:
-    return any((layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks))
+    """Whether a call computes more than the class does; with a merged adapter the layer has a `forward` of its own."""
+    hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    return "forward" in vars(layer) or any(hooks)
 
 
 def _warps(block: int) -> int:

@@ -125,7 +125,8 @@ def test_graphs_of_tritons_kernels_compute_the_plain_step(world: World, voice: V
         launched = {name for name, kernel in state.kernels.items() if kernel.launches}
         assert REAL or launched == {
             "sample", *(() if world.case.name == "tiny" else ("linear", "attend")),  # whose heads are too small
-            *(() if world.case.model in WITHOUT_GUARD else ("observe",))}
+            *(() if world.case.model in WITHOUT_GUARD else ("observe",)),
+            *(() if world.case.model == "indextts2" else ("add_norm", "rotate", "swiglu"))}  # its prefill is torch's
         monkeypatch.setattr(type(model(world, CPU).lm), "_stepper_for", lambda *_: None)
         assert story(model(world, CUDA, kind, torch.bfloat16)) == captured
 
