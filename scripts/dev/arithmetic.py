@@ -26,7 +26,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -35,11 +35,12 @@ from config.schema import Scope
 from core.model.precision import Precision
 from core.training import memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
+from models.base import PreparedVoice, Sampling, Voice
 from models.chatterbox import flow, s3gen
 from models.chatterbox.flow import Flow, FlowPrompt
 from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE
 from models.chatterbox.hift import HiFT
-from models.generate import Stepper
+from models.generate import Stepper, cache_capacity
 from models.indextts2 import s2mel, vocoder
 from models.indextts2.bigvgan import BigVGAN
 from models.indextts2.s2mel import S2Mel, S2MelPrompt
@@ -57,6 +58,7 @@ RESERVED = 0.08  # share of a GPU's memory: its context, libraries and the gaps 
 BATCHES = (1, 2, 4, 8, 16, 32)
 _COUNTED, _SHALLOW = (1, 2, 4, 8), (2, 3)  # clips and layers that are counted
 _TEXT = 20  # ids of a text that is decoded
+_PREFILLED = 60  # ids of a text whose prefill is counted
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
 
 
@@ -232,6 +234,38 @@ def training_launches(scope: Scope, layers: int, *, fused: bool = True) -> int:
         with _Operations() as counted:
             trainer.profile_forward_backward(clips)
     return counted.count
+
+
+def prefill_launches(layers: int, *, triton: bool = True) -> tuple[int, int]:
+    """Kernels of the prefill of one text by Chatterbox with guidance: those of its graph, and those beside it."""
+    from models import triton_training
+
+    model = t3.make(Bench(shallower(QUICK, layers), CPU, None, lambda text: None))["float32"].bfloat16()
+    config, decoder = model.config, model.config.decoder
+    kernels = dict.fromkeys(("_add_norm", "_rotate", "_swiglu"), _AnyKernel())
+    with (_fake_gpu(model, triton=False), mock.patch("models.decoder.has_triton", return_value=triton),
+          mock.patch.multiple(triton_training, **kernels), torch.inference_mode(),
+          mock.patch.object(torch, "tensor", _without_values(torch.tensor)),
+          mock.patch.object(torch, "as_tensor", _without_values(torch.as_tensor))):
+        stepper = Stepper(model, 1, cache_capacity(config, _PREFILLED, 64), 64, CUDA)
+        shape = decoder.layers, 2, decoder.heads, config.conditioning_length, decoder.width // decoder.heads
+        voice = PreparedVoice(Voice({}), torch.zeros(shape, dtype=torch.bfloat16, device=CUDA))
+        ids = torch.zeros(_PREFILLED, dtype=torch.long, device=CUDA)
+        stepper.prefill([ids], [voice], Sampling(guidance=0.5))
+        with _GPUKernels() as whole:
+            stepper.prefill([ids], [voice], Sampling(guidance=0.5))
+        with _GPUKernels() as in_graph:
+            stepper.process(torch.zeros(2, 64, decoder.width, dtype=torch.bfloat16, device=CUDA))
+    return len(in_graph.kernels), len(whole.kernels) - len(in_graph.kernels)
+
+
+def _without_values(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`make`, which looks for a driver itself; here it only says of what shape and type its tensor is."""
+    def made(*arguments: Any, device: torch.device = CPU, **options: Any) -> torch.Tensor:
+        with unset_fake_temporarily():
+            real = make(*arguments, **options)
+        return torch.empty(real.shape, dtype=real.dtype, device=device)
+    return made
 
 
 @contextmanager
@@ -566,6 +600,13 @@ def _launches_table() -> str:
         each, total = counted[1] - counted[0], further(counted, layers)
         lines.append(f"| {scope}{'' if fused else ', adapters by peft'} | {each} | {total - each * layers:,.0f} | "
                      f"{total:,.0f} |")
+    lines += ["", f"**A prefill of {_PREFILLED} text ids with guidance**", "",
+              "| | a layer | all, in its graph | beside it |", "|---|---|---|---|"]
+    for triton in (True, False):
+        counts = [prefill_launches(depth, triton=triton) for depth in _SHALLOW]
+        in_graph = [count for count, _ in counts]
+        lines.append(f"| {'with' if triton else 'without'} Triton's kernels | {in_graph[1] - in_graph[0]} | "
+                     f"{further(in_graph, layers):,.0f} | {counts[0][1]} |")
     return "\n".join((*lines, ""))
 
 

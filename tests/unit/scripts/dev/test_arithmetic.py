@@ -55,6 +55,13 @@ def test_adapters_add_few_kernels_to_a_layer_in_training() -> None:
     assert (rows, of_a_layer("gated") - rows, of_a_layer("gated", fused=False) - rows) == (24, 43, 115)
 
 
+def test_a_layer_of_a_prefill_has_few_kernels_and_all_of_them_are_in_the_graph() -> None:
+    counts = {triton: [arithmetic.prefill_launches(layers, triton=triton) for layers in (2, 3)]
+              for triton in (True, False)}
+    assert {triton: three[0] - two[0] for triton, (two, three) in counts.items()} == {True: 14, False: 35}
+    assert {beside for pair in counts.values() for _, beside in pair} == {37}
+
+
 @pytest.mark.parametrize(("scope", "checkpointing"), [("rows", False), ("full", True)])
 def test_the_memory_of_the_benchmarks_clips_follows_from_shallow_models(scope, checkpointing: bool) -> None:
     two, three, measured = (arithmetic.benchmark_memory(
