@@ -11,6 +11,8 @@ import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH, NEWEST_TORCH = (2, 8), (2, 11)
@@ -50,9 +52,9 @@ def find_conflicts(pins: Iterable[str], distributions: Iterable[importlib.metada
     Packages that a platform brings were not chosen by pip together with the pinned ones, so each of them is checked.
     """
     try:
-        from packaging.requirements import InvalidRequirement, Requirement
+        packaging = import_module("packaging.requirements")
     except ImportError:
-        from pip._vendor.packaging.requirements import InvalidRequirement, Requirement
+        packaging = import_module("pip._vendor.packaging.requirements")
 
     # The first of a name on the path is the one that is imported.
     listed_distributions = importlib.metadata.distributions() if distributions is None else distributions
@@ -60,13 +62,13 @@ def find_conflicts(pins: Iterable[str], distributions: Iterable[importlib.metada
     for distribution in listed_distributions:
         installed.setdefault(canonical_name(distribution.metadata["Name"] or ""), distribution)
     # A requirement with a marker of another system, or of an extra, does not count.
-    requirements: dict[str, list[Requirement]] = {}
+    requirements: dict[str, list[Any]] = {}
     for name, distribution in installed.items():
         requirements[name] = []
         for line in distribution.requires or ():
             try:
-                requirement = Requirement(line)
-            except InvalidRequirement:  # of an old package, which pip reads no better
+                requirement = packaging.Requirement(line)
+            except packaging.InvalidRequirement:  # of an old package, which pip reads no better
                 continue
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 requirements[name].append(requirement)
