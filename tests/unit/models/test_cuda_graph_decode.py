@@ -26,6 +26,7 @@ class Replayed(CUDAGraphStepper):
     """Instead of a CUDA graph, the step itself; `captures` counts how often one was made."""
 
     captures = 0
+    process = Stepper.process
 
     def _capture(self) -> SimpleNamespace:  # type: ignore[override]
         self.captures += 1
