@@ -294,9 +294,11 @@ class _AdaptedProducts(torch.autograd.Function):
         weights, seconds = tensors[:len(ctx.scales)], iter(tensors[len(ctx.scales):])
         needs_rows, ranks = ctx.needs_input_grad[0], iter(ctx.ranks)
         grad_reduced = torch.empty_like(reduced)
-        grad_rows, grad_weights, grad_seconds, start = None, [], [], 0
-        for index, (grad, weight, scale) in enumerate(zip(grads, weights, ctx.scales, strict=True)):
-            grad = None if grad is None else grad.flatten(0, -2)
+        grad_rows: Any = None
+        grad_weights, grad_seconds = list[Any](), list[Any]()
+        start = 0
+        for index, (wide_grad, weight, scale) in enumerate(zip(grads, weights, ctx.scales, strict=True)):
+            grad: Any = None if wide_grad is None else wide_grad.flatten(0, -2)
             needs_weight = grad is not None and ctx.needs_input_grad[3 + index]
             grad_weights.append(grad.t() @ flat if needs_weight else None)
             # Gradients of the rows are added within the products.

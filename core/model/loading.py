@@ -595,10 +595,10 @@ def sharing_weights(model: TTSModel) -> TTSModel:
     A tensor is exchanged for another one in the copy alone; who writes into it changes both.
     """
     shared: dict[int, Any] = {id(training.decoder): training.decoder for training in model.earlier_trainings}
-    for value in model.lm.module.parameters():
-        shared[id(value)] = nn.Parameter(value.detach(), requires_grad=value.requires_grad)
-    for value in model.lm.module.buffers():
-        shared[id(value)] = value.detach()
+    for parameter in model.lm.module.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+    for buffer in model.lm.module.buffers():
+        shared[id(buffer)] = buffer.detach()
     lm, earlier_trainings = deepcopy((model.lm, model.earlier_trainings), shared)
     return replace(model, lm=lm, earlier_trainings=earlier_trainings)
 

@@ -218,9 +218,9 @@ def training_launches(scope: Scope, layers: int, *, fused: bool = True) -> int:
     bench = Bench(shallower(QUICK, layers), CPU, None, lambda text: None)
     trainer = training.make(bench, scope, "chatterbox", Precision("cpu", torch.bfloat16, "for the count"))
     clips = trainer.loader.by_length()[:4]
-    kernels = dict.fromkeys(("_add_norm", "_add_norm_backward", "_rotate", "_swiglu", "_swiglu_backward"),
-                            _OneOperation())
-    one_by_one = {} if fused else {"_product": lambda layer: triton_training._Product(
+    kernels: dict[str, Any] = dict.fromkeys(
+        ("_add_norm", "_add_norm_backward", "_rotate", "_swiglu", "_swiglu_backward"), _OneOperation())
+    one_by_one: dict[str, Any] = {} if fused else {"_product": lambda layer: triton_training._Product(
         layer, layer.weight) if triton_training._is_plain(layer) else None}
 
     def dropout(layer: nn.Dropout, rows: torch.Tensor) -> torch.Tensor:
@@ -242,7 +242,7 @@ def prefill_launches(layers: int, *, triton: bool = True) -> tuple[int, int]:
 
     model = t3.make(Bench(shallower(QUICK, layers), CPU, None, lambda text: None))["float32"].bfloat16()
     config, decoder = model.config, model.config.decoder
-    kernels = dict.fromkeys(("_add_norm", "_rotate", "_swiglu"), _AnyKernel())
+    kernels: dict[str, Any] = dict.fromkeys(("_add_norm", "_rotate", "_swiglu"), _AnyKernel())
     with (_fake_gpu(model, triton=False), mock.patch("models.decoder.has_triton", return_value=triton),
           mock.patch.multiple(triton_training, **kernels), torch.inference_mode(),
           mock.patch.object(torch, "tensor", _without_values(torch.tensor)),

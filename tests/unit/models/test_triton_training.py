@@ -198,7 +198,8 @@ def test_products_with_adapters(module: ModuleType, adapted: Sequence[bool], pre
     frozen = rows.detach()
     with context():
         results, reference = module.linear(frozen, layers), [layer(frozen) for layer in layers]
-    pairs = [torch.autograd.grad(sum(map(weighted_sum, part)), factors) for part in (results, reference)]
+    sums = [torch.stack([*map(weighted_sum, part)]).sum() for part in (results, reference)]
+    pairs = [torch.autograd.grad(total, factors) for total in sums]
     assert all(relative_error(one, other) < bound for one, other in zip(*pairs, strict=True))
 
 
@@ -257,8 +258,12 @@ def test_a_decoder_learns_adapters_as_by_torch(module: ModuleType, monkeypatch: 
     leaves = [hidden, *adapters.parameters().values()]
     casts: list[int] = []
     plain = module._cast_together
-    monkeypatch.setattr(module, "_cast_together", lambda tensors, dtype: casts.append(len(tensors)) or plain(
-        tensors, dtype))
+
+    def counted(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        casts.append(len(tensors))
+        return plain(tensors, dtype)
+
+    monkeypatch.setattr(module, "_cast_together", counted)
 
     def states_and_gradients(kernels: ModuleType | None, *, autocast: bool) -> list[torch.Tensor]:
         monkeypatch.setattr(decoder, "training_kernels", lambda value: kernels)
