@@ -6,6 +6,7 @@ tensor.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,17 +97,21 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
             raise UserError(f"There already is another extension named {options.extension!r}: "
                             f"{_difference(existing, record)}.", "Choose another extension name.")
 
-    # The written files must load as what was computed, with no row of the base changed.
+    # The written files must load as what was computed, with no row of the base changed. At the published sizes memory
+    # is short for two models.
+    frozen_hash = base.frozen_hash
+    del base, tables
+    gc.collect()
     with stage(reporter, "read back"):
         back = load_extension(workspace, options.extension, torch.device("cpu"))
         rows = new_rows(back.lm.module, back.lm.text_tables)
-        assert hash_tensors(base_tensors(back.lm.module)) == base.frozen_hash, "an old row changed"
+        assert hash_tensors(base_tensors(back.lm.module)) == frozen_hash, "an old row changed"
         assert hash_tensors(dict(rows)) == hash_tensors(start.rows), "a new row changed"
     return {
         "extension": options.extension, "state": state, "new_rows": count, "old_rows": old_rows,
         "rows": front_end.size, "tables": len(start.rows), "old_rows_equal": True, "from_spelling": len(start.spelled),
         "from_mean": from_mean, "languages": ", ".join(languages),
-        **({"earlier_languages": ", ".join(base.origin.earlier_languages)} if base.earlier_trainings else {}),
+        **({"earlier_languages": ", ".join(origin.earlier_languages)} if origin.earlier_trainings else {}),
     }
 
 

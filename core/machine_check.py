@@ -24,7 +24,15 @@ import numpy as np
 import soundfile
 
 from config.errors import UserError
-from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
+from config.versions import (
+    NEWEST_TORCH,
+    OLDEST_PYTHON,
+    OLDEST_TORCH,
+    PackageConflict,
+    find_conflicts,
+    public_version,
+    torch_fits,
+)
 from core.jobs.gpus import find_driver_cuda
 from core.jobs.job import gpu_is_visible
 from core.jobs.locks import FileLock, is_held
@@ -59,6 +67,7 @@ def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt
     """
     yield check_python(sys.version_info[:3])
     yield check_packages(requirements, installed_version)
+    yield check_conflicts(find_conflicts(pinned_packages(requirements)))
     yield check_torch()
     yield from check_workspace(workspace)
     yield check_pack(BUILT_IN)
@@ -125,6 +134,25 @@ def check_packages(requirements: Path, installed: Callable[[str], str | None]) -
     if other:
         return MachineCheck("Packages", "warn", "; ".join(other), _INSTALL)
     return MachineCheck("Packages", "ok", f"{len(pins)} as pinned, or a torch that was tried")
+
+
+def pinned_packages(requirements: Path) -> list[str]:
+    """The names in a requirements file; none if it cannot be read."""
+    with suppress(OSError):
+        lines = requirements.read_text(encoding="utf-8").splitlines()
+        return [match[1] for match in (_PIN.match(line.strip()) for line in lines) if match]
+    return []
+
+
+def check_conflicts(conflicts: Sequence[PackageConflict]) -> MachineCheck:
+    """Whether installed packages fit each other; only what Lisan needs, directly or through others, can fail."""
+    needed = [str(conflict) for conflict in conflicts if conflict.needed]
+    if needed:
+        return MachineCheck("Packages together", "fail", "; ".join(needed), _INSTALL)
+    if conflicts:
+        listed = "; ".join(map(str, conflicts))
+        return MachineCheck("Packages together", "ok", f"those that Lisan needs fit; not needed: {listed}")
+    return MachineCheck("Packages together", "ok", "all installed packages fit each other")
 
 
 def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.compute")) -> MachineCheck:

@@ -1,8 +1,9 @@
-"""CUDA graphs: of the decoding step of `models.generate`, of a flow and its steps, and of a vocoder.
+"""CUDA graphs: of prefill and decoding step of `models.generate`, of a flow and its steps, and of a vocoder.
 
 One launch instead of hundreds: on an H100 a code of T3 took 1.4 ms by graphs and 14 without, which is the time of its
 launches. A graph of decoding reads a fixed number of cache positions; one is captured for each power of two that the
-texts reach and for each state of the adapters. Sampling options are tensors that the graph reads, so that new texts
+texts reach and for each state of the adapters. A prefill has a graph for each number of rows and each multiple of 32
+positions, from the second text of that length on. Sampling options are tensors that the graph reads, so that new texts
 with other options replay the same graph.
 """
 
@@ -23,6 +24,8 @@ from models.generate import Stepper, rounded_up
 from models.speech_network import SpeechNetwork
 
 _MIN_SPAN = 128
+_MAX_PREFILLS = 32  # graphs of a stepper
+_MAX_PREFILL_POSITIONS = 4096  # of all rows together
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
 GraphKey = tuple[object, ...]
 T = TypeVar("T")
@@ -155,8 +158,38 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+class _Prefill:
+    """A prefill of one length as a graph, with the tensors that it reads and writes."""
+
+    def __init__(self, rows: torch.Tensor, graph: DelayedGraph) -> None:
+        self._rows, self._graph = torch.empty_like(rows), graph
+        self._states: torch.Tensor | None = None
+        self._queries: dict[int, torch.Tensor] = {}  # of the watched layers
+
+    def states(self, stepper: Stepper, rows: torch.Tensor) -> torch.Tensor:
+        """See `Stepper.process`; they are valid until the next text."""
+        cache = stepper.cache
+        assert cache is not None
+
+        def compute() -> None:
+            states = Stepper.process(stepper, self._rows)
+            # The first call is not captured, so its results are memory outside of the graphs' pool.
+            if self._states is None:
+                self._states = torch.empty_like(states)
+                self._queries = {layer: torch.empty_like(cache.queries[layer]) for layer in cache.watched}
+            self._states.copy_(states)
+            for layer, queries in self._queries.items():
+                queries.copy_(cache.queries[layer])
+
+        self._rows.copy_(rows)
+        self._graph(compute)
+        cache.queries.update(self._queries)
+        assert self._states is not None
+        return self._states
+
+
 class CUDAGraphStepper(Stepper):
-    """A stepper that replays its step as a CUDA graph."""
+    """A stepper that replays its step, and its prefills, as CUDA graphs."""
 
     def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device,
                  guided: bool = True) -> None:
@@ -165,6 +198,7 @@ class CUDAGraphStepper(Stepper):
         self._of_these_texts: dict[int, torch.cuda.CUDAGraph] = {}
         self._merges: dict[GraphKey, torch.cuda.CUDAGraph] = {}  # keyed by the state of the adapters
         self._merged: list[Any] = []  # tensors that graphs read, which must live as long
+        self._prefills = GraphCache(_MAX_PREFILLS)
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[Voice | PreparedVoice],
                 sampling: Sampling) -> None:
@@ -173,6 +207,15 @@ class CUDAGraphStepper(Stepper):
         sampler = self.sampler
         key = (sampler.uses_guidance, sampler.uses_top_p, sampler.top_k, self.guarded, _adapter_state(self.network))
         self._of_these_texts = self._graphs.setdefault(key, {})
+
+    def process(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Stepper`; of few positions by a graph, as many take longer than their launches."""
+        assert self.cache is not None
+        if rows.shape[0] * rows.shape[1] > _MAX_PREFILL_POSITIONS:
+            return super().process(rows)
+        key = (rows.shape, rows.dtype, self.cache.storage.data_ptr(), self.cache.watched, _adapter_state(self.network))
+        prefill = self._prefills.get(key, lambda: _Prefill(rows, self._prefills.graph()))
+        return prefill.states(self, rows)
 
     def merge(self, layers: Sequence[nn.Module]) -> None:
         """See `Stepper`."""

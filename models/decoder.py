@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -94,10 +95,16 @@ class KVCache:
         return part
 
     def mask(self, positions: torch.Tensor) -> torch.Tensor | None:
-        """Which of the span the positions (B, T) may attend to, (B, 1, T, span); None for all."""
+        """Which of the span the positions (B, T) may attend to, (B, 1, T, span); None for all.
+
+        On a GPU 0 or -inf in the type of the storage, to which attention would convert it in each layer.
+        """
         if self.aligned and positions.shape[1] == 1:
             return None
-        return torch.arange(self.span, device=positions.device) <= positions[:, None, :, None]
+        seen = torch.arange(self.span, device=positions.device) <= positions[:, None, :, None]
+        if not self.storage.is_cuda:
+            return seen
+        return torch.zeros_like(seen, dtype=self.storage.dtype).masked_fill_(~seen, -torch.inf)
 
 
 class RMSNorm(nn.Module):
@@ -142,17 +149,21 @@ class DecoderAttention(nn.Module):
 
     def forward(self, hidden, rotation, cache: KVCache | None, positions, mask) -> torch.Tensor:
         queries, keys = self.queries_and_keys(hidden, rotation)
-        values = self.split(self.v_proj(hidden))
-        # Without a cache, each position sees itself and those before it.
-        if cache is None:
-            mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        else:
-            keys, values = cache.write(self.layer, keys, values, positions)
-            if self.layer in cache.watched:
-                cache.queries[self.layer] = queries
-            mixed = F.scaled_dot_product_attention(queries.to(keys.dtype), keys, values, attn_mask=mask)
+        mixed = self.attend(queries, keys, self.split(self.v_proj(hidden)), cache, positions, mask)
+        if cache is not None:
             mixed = mixed.to(hidden.dtype)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def attend(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, cache: KVCache | None, positions,
+               mask) -> torch.Tensor:
+        """Attention of queries, keys and values (B, heads, T, head size), and of what a cache has."""
+        # Without a cache, each position sees itself and those before it.
+        if cache is None:
+            return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        keys, values = cache.write(self.layer, keys, values, positions)
+        if self.layer in cache.watched:
+            cache.queries[self.layer] = queries
+        return F.scaled_dot_product_attention(queries.to(keys.dtype), keys, values, attn_mask=mask)
 
 
 class DecoderMLP(nn.Module):
@@ -195,17 +206,17 @@ class DecoderLayer(nn.Module):
                 mask) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states (B, T, width) and a branch that is still to be added to them, or None, to such a pair.
 
-        Only the kernels of training leave a branch, to the next norm, which adds it in its own kernel.
+        Only the kernels of training and prefill leave a branch, to the next norm, which adds it in its own kernel.
         """
-        kernels = training_kernels(hidden) if cache is None else None
+        kernels = training_kernels(hidden) if cache is None or hidden.shape[1] > 1 else None
         if kernels is not None:
-            return self._forward_without_cache(kernels, hidden, branch, rotation)
+            return self._forward_by_kernels(kernels, hidden, branch, rotation, cache, positions, mask)
         hidden = hidden if branch is None else hidden + branch
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, cache, positions, mask)
         return hidden + self.mlp(self.post_attention_layernorm(hidden)), None
 
-    def _forward_without_cache(self, kernels, hidden: torch.Tensor, branch: torch.Tensor | None,
-                               rotation) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward_by_kernels(self, kernels, hidden: torch.Tensor, branch: torch.Tensor | None, rotation,
+                            cache: KVCache | None, positions, mask) -> tuple[torch.Tensor, torch.Tensor]:
         """`forward` by `kernels`, which `training_kernels` chose."""
         attention, mlp = self.self_attn, self.mlp
         hidden, normed = kernels.add_norm(hidden, branch, self.input_layernorm)
@@ -214,11 +225,14 @@ class DecoderLayer(nn.Module):
             queries, keys = attention.split(queries), attention.split(keys)
         else:
             queries, keys = kernels.rotate(queries, keys, attention.heads, rotation)
-        mixed = F.scaled_dot_product_attention(queries, keys, attention.split(values), is_causal=True)
-        branch = attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        mixed = attention.attend(queries, keys, attention.split(values), cache, positions, mask)
+        if cache is not None:
+            mixed = mixed.to(normed.dtype)
+        branch, = kernels.linear(mixed.transpose(1, 2).flatten(2), (attention.o_proj,))
         hidden, normed = kernels.add_norm(hidden, branch, self.post_attention_layernorm)
         gate, up = kernels.linear(normed, (mlp.gate_proj, mlp.up_proj))
-        return hidden, mlp.down_proj(kernels.swiglu(gate, up))
+        branch, = kernels.linear(kernels.swiglu(gate, up), (mlp.down_proj,))
+        return hidden, branch
 
 
 class Decoder(nn.Module):
@@ -281,16 +295,17 @@ class Decoder(nn.Module):
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
 
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
+        kernels = training_kernels(hidden) if cache is None or hidden.shape[1] > 1 else None
         branch = None
-        for layer in self.layers:
-            if recompute and branch is not None:
-                # Otherwise both would be stored for the backward pass.
-                hidden, branch = hidden + branch, None
-            inputs = (hidden, branch, rotation, cache, positions, mask)
-            hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+        with nullcontext() if kernels is None else kernels.adapters_cast(self, hidden):
+            for layer in self.layers:
+                if recompute and branch is not None:
+                    # Otherwise both would be stored for the backward pass.
+                    hidden, branch = hidden + branch, None
+                inputs = (hidden, branch, rotation, cache, positions, mask)
+                hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
 
-        # In training, the last addition and the norm are one kernel.
-        kernels = training_kernels(hidden) if cache is None else None
+        # In training and in a prefill, the last addition and the norm are one kernel.
         if kernels is not None:
             normed: torch.Tensor = kernels.normalise(hidden, branch, self.norm)
             return normed
@@ -344,7 +359,7 @@ def step_kernels(hidden: torch.Tensor, decoder: Any, *other_layers: nn.Module) -
 
 
 def training_kernels(hidden: torch.Tensor) -> ModuleType | None:
-    """The module whose kernels compute layers without a cache on `hidden` (B, T, width), if there is one."""
+    """The module whose kernels compute the layers of training or of a prefill on `hidden` (B, T, width), if any."""
     if torch.compiler.is_compiling() or not hidden.is_cuda or hidden.dtype not in _KERNEL_DTYPES:
         return None  # torch.compile fuses the same operations
     if not has_triton(hidden.device):

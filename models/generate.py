@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from data.measures import LEAST_VOICE, SILENCE_RATIO, voice_power
@@ -24,6 +25,7 @@ from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
 
+_PREFILL_UNIT = 32  # positions; on a GPU the lengths of a prefill are multiples of it
 SYNC_INTERVAL = 8  # steps between two reads of the codes by the host
 _MAX_PERIOD_S, _REPEATED_S = 1, 2  # a pattern of up to one second that repeats for two seconds
 _CONTEXT_S = 4  # seconds of speech before a repetition, which show how loud the voice is
@@ -312,12 +314,16 @@ class Stepper:
         cache.watched = frozenset(layer for layer, _ in self.network.config.aligned_heads if self.guarded)
         cache.storage[:, :, :self.rows, :, :conditioning] = keys_and_values.repeat(1, 1, copies, 1, 1, 1)
 
-        # Process the texts behind it.
+        # Process the texts behind it. On a GPU they are padded to few lengths, each of which has its graph; what is
+        # written behind a text is masked, and overwritten by its codes.
         rows, lengths = self._embedded(texts)
-        positions = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
+        longest = rows.shape[1]
+        if self.steps.device.type == "cuda":
+            padded = min(self.capacity - conditioning, -(-longest // _PREFILL_UNIT) * _PREFILL_UNIT)
+            rows = F.pad(rows, (0, 0, 0, padded - longest))
         cache.span, cache.aligned = conditioning + rows.shape[1], False
         with merged_adapters.used(adapted):
-            hidden = self.network.hidden_states(rows, cache.rows(self.rows), positions)
+            hidden = self.process(rows)
         last = lengths.repeat(copies) - 1
 
         # Buffers keep their addresses between texts, as graphs read them.
@@ -333,8 +339,14 @@ class Stepper:
             self.guard.observe(self._text_attention(last, conditioning + last))
 
         self.steps.zero_()
-        self.length = cache.span
+        self.length = conditioning + longest
         cache.aligned = len({len(text) for text in texts}) == 1
+
+    def process(self, rows: torch.Tensor) -> torch.Tensor:
+        """The states (rows, L, width) of embedded texts (rows, L, width) behind the conditioning."""
+        assert self.cache is not None
+        positions = self.network.config.conditioning_length + torch.arange(rows.shape[1], device=rows.device)
+        return self.network.hidden_states(rows, self.cache.rows(self.rows), positions[None].expand(self.rows, -1))
 
     @property
     def step_layers(self) -> list[nn.Module]:

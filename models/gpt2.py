@@ -25,8 +25,8 @@ _TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
 def transpose_matrices(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same tensors by name, the matrices of `Conv1D` layers transposed; its own inverse."""
-    return {name: value.t().contiguous() if name.endswith(_TRANSPOSED) else value for name, value in tensors.items()}
+    """The same tensors by name, the matrices of `Conv1D` layers transposed, in the same memory; its own inverse."""
+    return {name: value.t() if name.endswith(_TRANSPOSED) else value for name, value in tensors.items()}
 
 
 class LayerNorm(nn.LayerNorm):

@@ -45,7 +45,8 @@ class Sampler:
                               (self.noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
         self.log_min_p.log_()
-        steps = torch.arange(self.keys.shape[1], device=self.keys.device)
+        # On the host: on a GPU these integers would take two dozen launches of a prefill.
+        steps = torch.arange(self.keys.shape[1])
         self.keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)
         self.used.index_fill_(1, torch.as_tensor(list(used), dtype=torch.long, device=self.used.device), True)

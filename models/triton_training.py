@@ -1,4 +1,4 @@
-"""Triton kernels for what lies between the matrix products of a layer of `models.decoder` in training on a GPU.
+"""Triton kernels between the matrix products of a layer of `models.decoder`, in training and in a prefill on a GPU.
 
 By torch's own operations a layer reads and writes its vectors dozens of times: for casts, each product and each sum
 of the normalisation, the rotation and SwiGLU, and as often for their gradients. This takes longer than the matrix
@@ -10,7 +10,9 @@ this module, where Triton can compile. Compiled layers do not use it, since torc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,16 +48,55 @@ def normalise(hidden: torch.Tensor, branch: torch.Tensor | None, norm: Any) -> t
 def linear(rows: torch.Tensor, layers: Sequence[nn.Module]) -> list[torch.Tensor]:
     """Rows (..., width) by several linear layers, (..., outputs) each.
 
-    The backward pass adds the gradients of the rows in the matrix products. Layers with an adapter or a bias, or that
-    are not plain for another reason, are called one by one.
+    The backward pass adds the gradients of the rows in the matrix products, and those of LoRA's factors are products
+    without anything between them. The adapters of these layers share one dropout mask: they read the same rows. Layers
+    with a bias, or that are not plain for another reason, are called one by one.
     """
-    if not all(map(_is_plain, layers)):
-        return [layer(rows) for layer in layers]
-    weights: list[Any] = [layer.weight for layer in layers]
+    products = [_product(layer) for layer in layers]
+    rates = {product.dropout for product in products if product is not None and product.factors}
     dtype = _autocast_dtype(rows)
+    if not all(product is not None and product.fits(dtype) for product in products) or len(rates) > 1:
+        return [layer(rows) for layer in layers]
+    if len(layers) == 1 and not rates:
+        return [layers[0](rows)]
+
+    weights: list[Any] = [product.weight for product in products if product is not None]
     if dtype is not None:
         rows, weights = rows.to(dtype), [weight.to(dtype) for weight in weights]
-    return list(_Products.apply(rows, *weights))
+    if not rates:
+        return list(_Products.apply(rows, *weights))
+    pairs = [product.cast_factors(dtype) for product in products if product is not None]
+    scales = tuple(product.scale for product in products if product is not None)
+    factors = [factor for pair in pairs for factor in pair]
+    return list(_AdaptedProducts.apply(rows, rates.pop(), scales, *weights, *factors))
+
+
+@contextmanager
+def adapters_cast(decoder: Any, hidden: torch.Tensor) -> Iterator[None]:
+    """Context in which the factors of LoRA in `decoder` are cast for autocast: all in a few kernels, not one each.
+
+    A pass that begins outside of it, as the recomputation of a layer does, casts those of its layers itself.
+    """
+    dtype = _autocast_dtype(hidden)
+    adapted = []
+    for layer in decoder.linear_layers if dtype is not None else ():
+        product = _product(layer)
+        if product is not None and product.factors:
+            adapted.append((layer, product.factors))
+    factors = [factor for _, pair in adapted for factor in pair]
+    # FSDP gathers the factors of a layer only when the layer begins.
+    if not factors or any(type(factor) is not nn.Parameter or factor.dtype != factors[0].dtype for factor in factors):
+        yield
+        return
+
+    cast = _Casts.apply(dtype, *factors)
+    for index, (layer, _) in enumerate(adapted):
+        layer.cast_factors = cast[2 * index:2 * index + 2]
+    try:
+        yield
+    finally:
+        for layer, _ in adapted:
+            del layer.cast_factors
 
 
 def rotate(queries: torch.Tensor, keys: torch.Tensor, heads: int,
@@ -82,9 +123,56 @@ def _autocast_dtype(value: torch.Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
+@dataclass(frozen=True)
+class _Product:
+    """What a linear layer computes: rows by its weight, and by the two factors of LoRA if its adapter is on."""
+
+    layer: Any
+    weight: torch.Tensor
+    factors: tuple[nn.Parameter, ...] = ()  # (rank, width) and (outputs, rank)
+    scale: float | None = None
+    dropout: float = 0.0
+
+    def fits(self, dtype: torch.dtype | None) -> bool:
+        """Whether weight and factors are multiplied in the same type; autocast to `dtype` sees to that."""
+        return dtype is not None or all(factor.dtype == self.weight.dtype for factor in self.factors)
+
+    def cast_factors(self, dtype: torch.dtype | None) -> tuple[torch.Tensor, ...]:
+        """The factors for autocast to `dtype`."""
+        cast: tuple[torch.Tensor, ...] | None = getattr(self.layer, "cast_factors", None)
+        if cast is not None and self.factors and cast[0].dtype == dtype:
+            return cast
+        return self.factors if dtype is None else tuple(factor.to(dtype) for factor in self.factors)
+
+
+def _product(layer: Any) -> _Product | None:
+    """What `layer` computes, if that is a product without a bias, with LoRA of peft or without."""
+    if _is_plain(layer):
+        return _Product(layer, layer.weight)
+    # Of peft's kinds of adapters, AdaLoRA has layers of another class, and DoRA is a variant.
+    if not hasattr(layer, "base_layer") or not _is_plain(layer.base_layer) or _has_hooks(layer):
+        return None
+    if type(layer).__module__ != "peft.tuners.lora.layer" or layer.merged or hasattr(layer, "rows_switched"):
+        return None
+    names = [] if layer.disable_adapters else [name for name in layer.active_adapters if name in layer.lora_A]
+    if not names:
+        return _Product(layer, layer.base_layer.weight)
+    factor_a, factor_b, dropout = (part[names[0]] for part in (layer.lora_A, layer.lora_B, layer.lora_dropout))
+    parts = (factor_a, factor_b, dropout)
+    if len(names) > 1 or names[0] in layer.lora_variant or factor_b.bias is not None or any(map(_has_hooks, parts)):
+        return None
+    rate = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
+    return _Product(layer, layer.base_layer.weight, (factor_a.weight, factor_b.weight), layer.scaling[names[0]], rate)
+
+
 def _is_plain(layer: nn.Module) -> bool:
+    return type(layer) is Linear and layer.bias is None and not _has_hooks(layer)
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """Whether a call computes more than the class does; with a merged adapter the layer has a `forward` of its own."""
     hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
-    return type(layer) is Linear and layer.bias is None and not any(hooks)
+    return "forward" in vars(layer) or any(hooks)
 
 
 def _warps(block: int) -> int:
@@ -163,6 +251,103 @@ class _Products(torch.autograd.Function):
             else:
                 grad_rows.addmm_(flat, weight)
         return None if grad_rows is None else grad_rows.unflatten(0, shape), *grad_weights
+
+
+class _AdaptedProducts(torch.autograd.Function):
+    """Rows (..., width) by weights, and by LoRA's factors where a layer has a scale; all of the same type.
+
+    The first factors of all layers are one product, and each second factor is added in the product by it.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, dropout, scales, *tensors):
+        weights, factors = tensors[:len(scales)], tensors[len(scales):]
+        flat = rows.flatten(0, -2)
+        dropped, mask = flat, None
+        if dropout:
+            dropped, mask = torch.native_dropout(flat, dropout, True)
+        joined = factors[0] if len(factors) == 2 else torch.cat(factors[::2])
+        reduced = dropped @ joined.t()  # (rows, sum of the ranks)
+
+        outputs, seconds, start = [], iter(factors[1::2]), 0
+        for weight, scale in zip(weights, scales, strict=True):
+            output = flat @ weight.t()
+            if scale is not None:
+                second = next(seconds)
+                rank = second.shape[1]
+                output.addmm_(reduced[:, start:start + rank], second.t(), alpha=scale)
+                start += rank
+            outputs.append(output.unflatten(0, rows.shape[:-1]))
+
+        trains_weights = any(ctx.needs_input_grad[3:3 + len(scales)])
+        ctx.save_for_backward(flat if trains_weights else None, dropped, mask, reduced, joined, *weights,
+                              *factors[1::2])
+        ctx.dropout, ctx.scales, ctx.shape = dropout, scales, rows.shape
+        ctx.ranks = [factor.shape[0] for factor in factors[::2]]
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        flat, dropped, mask, reduced, joined, *tensors = ctx.saved_tensors
+        weights, seconds = tensors[:len(ctx.scales)], iter(tensors[len(ctx.scales):])
+        needs_rows, ranks = ctx.needs_input_grad[0], iter(ctx.ranks)
+        grad_reduced = torch.empty_like(reduced)
+        grad_rows: Any = None
+        grad_weights, grad_seconds = list[Any](), list[Any]()
+        start = 0
+        for index, (wide_grad, weight, scale) in enumerate(zip(grads, weights, ctx.scales, strict=True)):
+            grad: Any = None if wide_grad is None else wide_grad.flatten(0, -2)
+            needs_weight = grad is not None and ctx.needs_input_grad[3 + index]
+            grad_weights.append(grad.t() @ flat if needs_weight else None)
+            # Gradients of the rows are added within the products.
+            if grad is not None and needs_rows:
+                grad_rows = grad @ weight if grad_rows is None else grad_rows.addmm_(grad, weight)
+            if scale is None:
+                continue
+            second, part = next(seconds), slice(start, start + next(ranks))
+            start = part.stop
+            if grad is None:
+                grad_reduced[:, part].zero_()
+                grad_seconds.append(None)
+                continue
+            # With beta 0 what the memory held does not count, and the scale takes no kernel of its own.
+            grad_reduced[:, part].addmm_(grad, second, beta=0, alpha=scale)
+            grad_seconds.append(torch.empty_like(second).addmm_(grad.t(), reduced[:, part], beta=0, alpha=scale))
+
+        grad_firsts = (grad_reduced.t() @ dropped).split(ctx.ranks)
+        if needs_rows and mask is None:
+            grad_rows = grad_reduced @ joined if grad_rows is None else grad_rows.addmm_(grad_reduced, joined)
+        elif needs_rows:
+            grad_dropped = grad_reduced @ joined
+            grad_rows = torch.zeros_like(grad_dropped) if grad_rows is None else grad_rows
+            grad_rows.addcmul_(grad_dropped, mask, value=1 / (1 - ctx.dropout))
+        factors = [grad for pair in zip(grad_firsts, grad_seconds, strict=True) for grad in pair]
+        return grad_rows.view(ctx.shape) if needs_rows else None, None, None, *grad_weights, *factors
+
+
+class _Casts(torch.autograd.Function):
+    """Tensors to another type, and their gradients back."""
+
+    @staticmethod
+    def forward(ctx, dtype, *tensors):
+        ctx.dtype = tensors[0].dtype
+        ctx.set_materialize_grads(False)
+        return _cast_together(tensors, dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        cast = iter(_cast_together([grad for grad in grads if grad is not None], ctx.dtype))
+        return None, *(None if grad is None else next(cast) for grad in grads)
+
+
+def _cast_together(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    cast = [torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format) for tensor in tensors]
+    if cast:
+        torch._foreach_copy_(cast, [tensor.contiguous() for tensor in tensors])
+    return tuple(cast)
 
 
 class _Rotation(torch.autograd.Function):

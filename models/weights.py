@@ -214,7 +214,8 @@ def _finite(value: torch.Tensor) -> bool:
 
 
 def _own(value: torch.Tensor) -> torch.Tensor:
-    return value.to(torch.float32 if value.is_floating_point() else value.dtype, copy=True)
+    kind = torch.float32 if value.is_floating_point() else value.dtype
+    return torch.empty(value.shape, dtype=kind, device=value.device).copy_(value)
 
 
 def _several(verb: str, keys: Sequence[str]) -> str:

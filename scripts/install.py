@@ -2,7 +2,8 @@
 
 The environment is .venv, made by uv where it is there, else by Python's venv module. Where the platform refuses both,
 the packages go into the Python environment that runs this, and .venv/bin/python only calls it. A torch that is
-installed there already and recent enough is kept, in all three ways.
+installed there already and recent enough is kept, in all three ways. Packages of the platform that do not fit those
+that were installed are named.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
-from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
+from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, canonical_name, public_version, torch_fits
 
 ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("uv", "venv", "here")
@@ -72,6 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = ("If this Python is managed by the system, make an environment of your own and name its Python: "
                     "make run PYTHON=/path/to/python3.12")
         return _fail("The packages could not be installed.", hint, code)
+
+    # pip has seen the pinned packages and what they need, not what else a platform brings.
+    needed, others = conflicts(args.folder, Path(args.requirements))
+    if others:
+        print("Packages of the platform that Lisan does not need, and that do not fit the others any more: "
+              f"{'; '.join(others)}.", flush=True)
+    if needed:
+        return _fail(f"Installed packages do not fit each other: {'; '.join(needed)}.",
+                     "Install them together in an environment of their own: make run PYTHON=/path/to/python3.12")
 
     print(f"Installed in {time.monotonic() - start:.0f} s. Free disk before: {free / 1e9:.1f} GB, now: "
           f"{shutil.disk_usage(ROOT).free / 1e9:.1f} GB.", flush=True)
@@ -188,6 +198,17 @@ def install(folder: Path, way: str, requirements: Path, torch_index: str) -> int
         return subprocess.run([*installer, "-r", os.fspath(listed)]).returncode
 
 
+def conflicts(folder: Path, requirements: Path) -> tuple[list[str], list[str]]:
+    """Conflicts among the packages that the environment `folder` sees: of those that Lisan needs, and of others."""
+    pins = [match[1] for match in map(_PIN.match, requirement_lines(requirements)) if match]
+    code = ("import json, sys; from config.versions import find_conflicts; "
+            "print(json.dumps([(each.needed, str(each)) for each in find_conflicts(sys.argv[1:])]))")
+    output = subprocess.run([folder / "bin" / "python", "-c", code, *pins], cwd=ROOT, capture_output=True, text=True,
+                            check=True).stdout
+    found = json.loads(output)
+    return [text for needed, text in found if needed], [text for needed, text in found if not needed]
+
+
 def requirement_lines(path: Path, kept_torch: str = "") -> list[str]:
     """The pins of a requirements file and those that it names; of torch and torchaudio, the version of `kept_torch`."""
     lines: list[str] = []
@@ -212,10 +233,10 @@ def announce(pip: Sequence[str], requirements: Path, installed: Mapping[str, str
         entries = [entry["metadata"] for entry in json.loads(report.read_text(encoding="utf-8"))["install"]]
 
     # Names are compared as pip spells them.
-    names = {_canonical(name): version for name, version in installed.items()}
-    new = [f"{entry['name']} {entry['version']}" for entry in entries if _canonical(entry["name"]) not in names]
-    replaced = [f"{entry['name']} {names[_canonical(entry['name'])]} by {entry['version']}" for entry in entries
-                if _canonical(entry["name"]) in names]
+    names = {canonical_name(name): version for name, version in installed.items()}
+    new = [f"{entry['name']} {entry['version']}" for entry in entries if canonical_name(entry["name"]) not in names]
+    replaced = [f"{entry['name']} {names[canonical_name(entry['name'])]} by {entry['version']}" for entry in entries
+                if canonical_name(entry["name"]) in names]
 
     print(f"{len(new)} packages are new here: {', '.join(sorted(new)) or 'none'}.")
     print(f"{len(replaced)} are replaced: {', '.join(sorted(replaced)) or 'none'}.", flush=True)
@@ -229,10 +250,6 @@ def _installed(python: str) -> dict[str, str]:
     versions: dict[str, str] = json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True,
                                                          check=True).stdout)
     return versions
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _fail(message: str, hint: str, code: int = 1) -> int:

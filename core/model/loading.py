@@ -10,9 +10,10 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -346,21 +347,26 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
     return replace(model, ref=source, earlier_trainings=(*earlier, last))
 
 
-def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
-    """The extended model `name` with its rows as they were initialised."""
+def load_extension(workspace: Workspace, name: str, device: torch.device, *, base: TTSModel | None = None) -> TTSModel:
+    """The extended model `name` with its rows as they were initialised; `base` as in `load_checkpoint`."""
     folder = workspace.extension(name)
     record = records.read_extension(folder)
-    model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
+    before = model_before(workspace, record.origin, folder, device, base=base)
+    model = _with_rows(before, record.origin, folder, record.rows_hash)
     return replace(model, ref=f"extension:{name}", scope="rows")
 
 
-def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> TTSModel:
-    """The model saved in a checkpoint's folder; `keep_base` keeps the base's values of its trained tensors."""
+def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False,
+                    base: TTSModel | None = None) -> TTSModel:
+    """The model saved in a checkpoint's folder; `keep_base` keeps the base's values of its trained tensors.
+
+    If `base` is what `model_before` returns for this checkpoint, its tensors are shared, not loaded again.
+    """
     fault = records.find_damage(folder)
     if fault is not None:
         raise UserError(fault, _other_checkpoint(folder))
     record = records.read_checkpoint(folder)
-    model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
+    model = _with_rows(model_before(workspace, record.origin, folder, device, base=base), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
     model = with_decoder(model, folder / records.DECODER)
     model = replace(model, ref=f"run:{record.run}@{record.step}", record=record, text_library=record.text_library)
@@ -562,11 +568,18 @@ def _base_front_end(front_end: FrontEnd) -> FrontEnd:
     return front_end.up_to(front_end.base_languages[-1])
 
 
-def model_before(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> TTSModel:
+def model_before(workspace: Workspace, origin: Origin, folder: Path, device: torch.device, *,
+                 base: TTSModel | None = None) -> TTSModel:
     """The model that was extended last: the base of `origin` with its earlier trainings.
 
-    `folder` is of the extension, the checkpoint or the export, which holds those trainings.
+    `folder` is of the extension, the checkpoint or the export, which holds those trainings. If `base` is that model,
+    loaded before, the result shares its tensors.
     """
+    if base is not None:
+        loaded = base.origin
+        if (loaded.model, loaded.base_hash, loaded.prefix_size, loaded.earlier_trainings) == (
+                origin.model, origin.base_hash, origin.prefix_size, origin.earlier_trainings):
+            return sharing_weights(base)
     base = load_base(workspace, origin.model, device)
     if base.base_hash != origin.base_hash or base.front_end.prefix_size != origin.prefix_size:
         raise UserError(
@@ -575,6 +588,20 @@ def model_before(workspace: Workspace, origin: Origin, folder: Path, device: tor
             "Put that base model back, or extend this one: python -m scripts extend.",
         )
     return _with_earlier_trainings(base, origin, folder)
+
+
+def sharing_weights(model: TTSModel) -> TTSModel:
+    """A copy of `model` that can be extended and adapted by itself, whose tensors are in the same memory.
+
+    A tensor is exchanged for another one in the copy alone; who writes into it changes both.
+    """
+    shared: dict[int, Any] = {id(training.decoder): training.decoder for training in model.earlier_trainings}
+    for parameter in model.lm.module.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+    for buffer in model.lm.module.buffers():
+        shared[id(buffer)] = buffer.detach()
+    lm, earlier_trainings = deepcopy((model.lm, model.earlier_trainings), shared)
+    return replace(model, lm=lm, earlier_trainings=earlier_trainings)
 
 
 def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = "") -> TTSModel:
@@ -641,7 +668,8 @@ def set_changed_tensors(model: TTSModel, changed: Mapping[str, torch.Tensor], so
     for name, value in changed.items():
 
         # Each tensor gets memory of its own: the speed and the rounding of products depend on its alignment.
-        tensors[name].data = tensors[name].data.float().copy_(value)
+        # The memory that it had may be shared with other models.
+        tensors[name].data = torch.empty_like(tensors[name], dtype=torch.float32).copy_(value)
     return replace(model, changed=tuple(changed), base_values=base_values)
 
 

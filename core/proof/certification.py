@@ -68,6 +68,7 @@ from models.registry import family as family_named
 SENTENCES = 40  # synthesized and scored in each language
 _EARLIER_SENTENCES = 16  # probed in each language of an earlier training
 PROGRESS_UNIT = "sentences"
+_CHANGED_IN_MEMORY = "; the base's own tensors were changed in memory since they were loaded"
 SELECTION_NOTE = " on the sentences that selected the checkpoint"
 
 
@@ -159,8 +160,8 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
     again when the recogniser is available.
     """
     record = records.read_checkpoint(folder)
-    finetuned = load_checkpoint(workspace, folder, device)
     base = model_before(workspace, record.origin, folder, device)
+    finetuned = load_checkpoint(workspace, folder, device, base=base)
     input_hash = input_hash or compute_input_hash(workspace, folder, device.type, sentences)
     inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
     complete = not any(unmeasured_reason(inputs.evaluator.recogniser, code) for code in finetuned.front_end.languages)
@@ -330,7 +331,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
                 raise UserError(f"not measured, because {reason}" if reason else "no recogniser knows it")
             is_new = language not in base.front_end.languages
             if is_new and untrained is None:  # loaded only if needed
-                untrained = load_extension(workspace, record.extension, base.device)
+                untrained = load_extension(workspace, record.extension, base.device, base=base)
         except UserError as error:
             skipped.setdefault(error.message, []).append(language)
             continue
@@ -548,17 +549,20 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     changed = set(finetuned.changed) & set(originals) if finetuned.scope == "full" else set[str]()
     frozen = hash_tensors({name: value for name, value in originals.items() if name not in changed})
     frozen_after = hash_tensors({name: value for name, value in trained.items() if name not in changed})
+    # Both models share the tensors that the checkpoint does not bring: a write into them would change both alike.
+    is_as_loaded = (hash_tensors(originals) if changed else frozen) == base.frozen_hash
     moved_rows = _moved_rows(originals, trained, [table for table in base.lm.text_tables if table in changed])
 
     # Rows and frozen tensors are compared by hash and by value.
     checks = [
-        CertificateCheck("prefix_rows", "measured" if moved_rows else _passed(expected == actual), expected,
-                         moved_rows or actual,
+        CertificateCheck("prefix_rows", "measured" if moved_rows else _passed(expected == actual and is_as_loaded),
+                         expected, moved_rows or actual,
                          f"The {base.front_end.size} base rows of {' and '.join(map(rows_name, base.lm.text_tables))} "
                          f"are those of the base file"
                          f"{' and of the languages added earlier' if base.earlier_trainings else ''}."),
-        CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
-                         f"{len(originals) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
+        CertificateCheck("frozen_tensors", _passed(frozen == frozen_after and is_as_loaded),
+                         f"{len(originals) - len(changed)} tensors, {frozen}",
+                         f"{equal} equal, {frozen_after}{'' if is_as_loaded else _CHANGED_IN_MEMORY}",
                          f"Every tensor of the base model{_and_earlier_languages(base)} is unchanged."
                          if not changed else
                          "Every frozen tensor of the base model is unchanged."),

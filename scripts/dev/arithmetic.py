@@ -8,7 +8,8 @@ clips each takes what the last four did. On a CPU without bfloat16 the memory ta
 --measure it is compared with what this CPU takes.
 
 A rendering, of codes or frames to sound, is counted at full size on fake tensors, which say that they are on a GPU, so
-that the code takes the branches that it takes there. Prints Markdown.
+that the code takes the branches that it takes there. With --launches the kernels of a training step's forward and
+backward pass, and of a text's prefill, are counted instead. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -34,11 +35,12 @@ from config.schema import Scope
 from core.model.precision import Precision
 from core.training import memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
+from models.base import PreparedVoice, Sampling, Voice
 from models.chatterbox import flow, s3gen
 from models.chatterbox.flow import Flow, FlowPrompt
 from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE
 from models.chatterbox.hift import HiFT
-from models.generate import Stepper
+from models.generate import Stepper, cache_capacity
 from models.indextts2 import s2mel, vocoder
 from models.indextts2.bigvgan import BigVGAN
 from models.indextts2.s2mel import S2Mel, S2MelPrompt
@@ -46,7 +48,7 @@ from models.indextts2.vocoder import FRAME_RATE
 from scripts.command import exit_with
 from scripts.dev.benchmark import builtin, gpt, t3, training
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.sizes import FULL, BenchmarkSizes, shallower
+from scripts.dev.benchmark.sizes import FULL, QUICK, BenchmarkSizes, shallower
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 POSITIONS = 300  # positions in the cache
@@ -56,6 +58,7 @@ RESERVED = 0.08  # share of a GPU's memory: its context, libraries and the gaps 
 BATCHES = (1, 2, 4, 8, 16, 32)
 _COUNTED, _SHALLOW = (1, 2, 4, 8), (2, 3)  # clips and layers that are counted
 _TEXT = 20  # ids of a text that is decoded
+_PREFILLED = 60  # ids of a text whose prefill is counted
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
 
 
@@ -204,19 +207,73 @@ def launches(name: str, model: Any, *, triton: bool = False) -> int:
     return counted.count
 
 
+def training_launches(scope: Scope, layers: int, *, fused: bool = True) -> int:
+    """Kernels of the forward and backward pass of a training step of Chatterbox with so many layers.
+
+    Counted on a narrow model, as their number does not depend on the width, with operations of the host among those
+    beside the layers. Without `fused`, layers with adapters are called one by one, as peft computes them.
+    """
+    from models import triton_training
+
+    bench = Bench(shallower(QUICK, layers), CPU, None, lambda text: None)
+    trainer = training.make(bench, scope, "chatterbox", Precision("cpu", torch.bfloat16, "for the count"))
+    clips = trainer.loader.by_length()[:4]
+    kernels: dict[str, Any] = dict.fromkeys(
+        ("_add_norm", "_add_norm_backward", "_rotate", "_swiglu", "_swiglu_backward"), _OneOperation())
+    one_by_one: dict[str, Any] = {} if fused else {"_product": lambda layer: triton_training._Product(
+        layer, layer.weight) if triton_training._is_plain(layer) else None}
+
+    def dropout(layer: nn.Dropout, rows: torch.Tensor) -> torch.Tensor:
+        """As on a GPU."""
+        return torch.native_dropout(rows, layer.p, layer.training)[0]
+
+    with (mock.patch("models.decoder.training_kernels", return_value=triton_training),
+          mock.patch("core.model.adapters.FastCpuDropout.forward", dropout),
+          mock.patch.multiple(triton_training, **kernels, **one_by_one)):
+        trainer.profile_forward_backward(clips)
+        with _Operations() as counted:
+            trainer.profile_forward_backward(clips)
+    return counted.count
+
+
+def prefill_launches(layers: int, *, triton: bool = True) -> tuple[int, int]:
+    """Kernels of the prefill of one text by Chatterbox with guidance: those of its graph, and those beside it."""
+    from models import triton_training
+
+    model = t3.make(Bench(shallower(QUICK, layers), CPU, None, lambda text: None))["float32"].bfloat16()
+    config, decoder = model.config, model.config.decoder
+    kernels: dict[str, Any] = dict.fromkeys(("_add_norm", "_rotate", "_swiglu"), _AnyKernel())
+    with (_fake_gpu(model, triton=False), mock.patch("models.decoder.has_triton", return_value=triton),
+          mock.patch.multiple(triton_training, **kernels), torch.inference_mode(),
+          mock.patch.object(torch, "tensor", _without_values(torch.tensor)),
+          mock.patch.object(torch, "as_tensor", _without_values(torch.as_tensor))):
+        stepper = Stepper(model, 1, cache_capacity(config, _PREFILLED, 64), 64, CUDA)
+        shape = decoder.layers, 2, decoder.heads, config.conditioning_length, decoder.width // decoder.heads
+        voice = PreparedVoice(Voice({}), torch.zeros(shape, dtype=torch.bfloat16, device=CUDA))
+        ids = torch.zeros(_PREFILLED, dtype=torch.long, device=CUDA)
+        stepper.prefill([ids], [voice], Sampling(guidance=0.5))
+        with _GPUKernels() as whole:
+            stepper.prefill([ids], [voice], Sampling(guidance=0.5))
+        with _GPUKernels() as in_graph:
+            stepper.process(torch.zeros(2, 64, decoder.width, dtype=torch.bfloat16, device=CUDA))
+    return len(in_graph.kernels), len(whole.kernels) - len(in_graph.kernels)
+
+
+def _without_values(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`make`, which looks for a driver itself; here it only says of what shape and type its tensor is."""
+    def made(*arguments: Any, device: torch.device = CPU, **options: Any) -> torch.Tensor:
+        with unset_fake_temporarily():
+            real = make(*arguments, **options)
+        return torch.empty(real.shape, dtype=real.dtype, device=device)
+    return made
+
+
 @contextmanager
 def _triton_kernels() -> Iterator[None]:
     """Let a step on a CPU call Triton's kernels, which count as one operation each and compute nothing but zeros."""
     from models import triton_kernels, triton_sampling
 
-    scratch, codes = torch.zeros(1), triton_sampling._sample.arg_names.index("sampled")
-
-    class Kernel:
-        def __init__(self, output: int | None = None) -> None:
-            self.written = output
-
-        def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
-            return lambda *arguments, **_: (scratch if self.written is None else arguments[self.written]).zero_()
+    codes = triton_sampling._sample.arg_names.index("sampled")
 
     def chosen(hidden: torch.Tensor, decoder: Any, *extra: Any) -> Any:
         head, layers = decoder.config.width // decoder.config.heads, [*decoder.linear_layers, *extra]
@@ -224,10 +281,20 @@ def _triton_kernels() -> Iterator[None]:
 
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
           mock.patch("models.generate._kernels", return_value=triton_sampling),
-          mock.patch.multiple(triton_kernels, _few_rows=Kernel(), _many_rows=Kernel(), _attend=Kernel(),
-                              merged_adapters=_Unmerged),
-          mock.patch.multiple(triton_sampling, _sample=Kernel(codes), _observe=Kernel())):
+          mock.patch.multiple(triton_kernels, _few_rows=_OneOperation(), _many_rows=_OneOperation(),
+                              _attend=_OneOperation(), merged_adapters=_Unmerged),
+          mock.patch.multiple(triton_sampling, _sample=_OneOperation(codes), _observe=_OneOperation())):
         yield
+
+
+class _OneOperation:
+    """Stands for a kernel of Triton's: one operation, on nothing or on the argument `output`, which becomes zero."""
+
+    def __init__(self, output: int | None = None) -> None:
+        self.output, self.scratch = output, torch.zeros(1)
+
+    def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
+        return lambda *arguments, **_: (self.scratch if self.output is None else arguments[self.output]).zero_()
 
 
 class _Unmerged:
@@ -488,7 +555,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help="of the training step (default: %(default)s)")
     parser.add_argument("--measure", action="store_true",
                         help="only compare the memory of a training step with what this CPU takes")
+    parser.add_argument("--launches", action="store_true",
+                        help="only count the kernels of a training step and of a prefill of Chatterbox")
     args = parser.parse_args(arguments)
+    if args.launches:
+        print(_launches_table())
+        return 0
     for name in args.models.split(","):
         if name in RENDERINGS:
             if not args.measure:
@@ -517,6 +589,25 @@ def _decoding_table(name: str) -> str:
             lines.append(f"| {gpu.name} | {costs.kernels(gpu):,.0f} | {' | '.join(times)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _launches_table() -> str:
+    layers = FULL.language.decoder.layers
+    lines = [f"**Chatterbox with {layers} layers, kernels of the forward and backward pass of a training step**", "",
+             "| | a layer | beside the layers, with operations of the host | all |", "|---|---|---|---|"]
+    for scope, fused in (("rows", True), ("gated", True), ("gated", False)):
+        counted = [training_launches(scope, depth, fused=fused) for depth in _SHALLOW]  # type: ignore[arg-type]
+        each, total = counted[1] - counted[0], further(counted, layers)
+        lines.append(f"| {scope}{'' if fused else ', adapters by peft'} | {each} | {total - each * layers:,.0f} | "
+                     f"{total:,.0f} |")
+    lines += ["", f"**A prefill of {_PREFILLED} text ids with guidance**", "",
+              "| | a layer | all, in its graph | beside it |", "|---|---|---|---|"]
+    for triton in (True, False):
+        counts = [prefill_launches(depth, triton=triton) for depth in _SHALLOW]
+        in_graph = [count for count, _ in counts]
+        lines.append(f"| {'with' if triton else 'without'} Triton's kernels | {in_graph[1] - in_graph[0]} | "
+                     f"{further(in_graph, layers):,.0f} | {counts[0][1]} |")
+    return "\n".join((*lines, ""))
 
 
 def _memory_table(name: str, dtype: str) -> str:

@@ -2,7 +2,9 @@
 
 Every stage is a separate command and is stopped after eight minutes, or --limit. What it found is written after each
 to gpu.json and gpu.md; stages that were not run this time keep what they found before, with its date and commit.
-Nothing is downloaded.
+Stages that are not timed run side by side, and timed ones alone, after them. On a machine that is lent for minutes:
+--minutes starts no stage that is not expected to end in time, and --resume leaves out those that have passed on this
+device with this commit. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,15 +29,20 @@ from typing import Any
 import torch
 
 from config.errors import UserError
-from core import compute
+from config.versions import find_conflicts
+from core import compute, machine_check
 from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
 
 LIMIT_S = 480.0
 _STOPPING_S = 20.0  # seconds of the limit, in which interrupted tests write their report
 _ROOT = Path(__file__).resolve().parents[2]
-_BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction", "certificate", "built-in")
-_PARALLEL = ("-n", "auto", "--maxprocesses", "14", "--dist")
+# Parts of the benchmark with the seconds that each took on an H200; training, options, extraction and the built-in
+# model have not been measured to their end there.
+_BENCHMARKS = {"T3": 80.0, "S3Gen": 40.0, "GPT": 55.0, "S2Mel": 45.0, "training": 120.0, "options": 120.0,
+               "extraction": 60.0, "certificate": 75.0, "built-in": 60.0}
+_PARALLEL = ("-n", "auto", "--dist", "load")
+_MOST_PROCESSES = 14  # of one stage of tests
 # Each with one thread: what the CPU computes to compare with took 76 s with 16 threads in each of 14 processes.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 _REFERENCE = _ROOT / ".reference" / "bin" / "python"
@@ -48,11 +57,21 @@ class GpuStage:
     parts: str = ""
     against_reference: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    expected_s: float = LIMIT_S  # on an H200 with 16 cores, where it was measured or can be told from its parts
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it measures speed, so that nothing else may run beside it."""
+        return bool(self.parts)
 
 
 # Names of tests, each of which is in one of the three; those of all families are with the built-in model's.
 _CONTRACT = {"tiny": "not chatterbox and not indextts2", "chatterbox": "chatterbox and not indextts2",
              "indextts2": "indextts2"}
+
+# An export of two layers of the published width and the package that speaks it compute on the CPU, with one thread for
+# minutes: they are tests of `make test-long`.
+_ON_A_CPU = ("--ignore=tests/contract/test_cuda.py", "--ignore=tests/contract/test_chatterbox_export.py")
 
 # Every file of tests that emulate CUDA where there is no GPU.
 CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/models/test_cuda_graph_decode.py",
@@ -64,17 +83,18 @@ CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/models/test_cuda_graph_
 STAGES: dict[str, GpuStage] = {
     "tests": GpuStage("the tests of CUDA, on the GPU",
                       (*CUDA_TESTS, "tests/unit/models/test_triton_sampling.py",
-                       "tests/unit/models/test_triton_kernels.py", *_PARALLEL, "load"),
-                      environment={"LISAN_ALL_CASES": "1", **_ONE_THREAD}),
+                       "tests/unit/models/test_triton_kernels.py", *_PARALLEL),
+                      environment={"LISAN_ALL_CASES": "1", **_ONE_THREAD}, expected_s=80),
     **{f"contract-{family}": GpuStage(f"the contract suite, trained on the GPU: {family}", (
-        "tests/contract", "--ignore=tests/contract/test_cuda.py", "-k", names, *_PARALLEL, "load"),
-        environment={"LISAN_TEST_DEVICE": "cuda", **_ONE_THREAD}) for family, names in _CONTRACT.items()},
-    "demo": GpuStage("the demo"),
-    "memory": GpuStage("what happens when memory runs out", ("tests/e2e/test_gpu_memory.py",)),
+        "tests/contract", *_ON_A_CPU, "-k", names, *_PARALLEL),
+        environment={"LISAN_TEST_DEVICE": "cuda", **_ONE_THREAD}, expected_s=85)
+        for family, names in _CONTRACT.items()},
+    "demo": GpuStage("the demo", expected_s=225),
+    "memory": GpuStage("what happens when memory runs out", ("tests/e2e/test_gpu_memory.py",), expected_s=65),
     "kill": GpuStage("a training that is killed three times", ("tests/e2e/test_kill_and_resume.py",),
-                  environment={"LISAN_TEST_DEVICE": "cuda"}),
-    **{part: GpuStage(f"benchmark: {part}", parts=part) for part in _BENCHMARKS},
-    "reference": GpuStage("benchmark beside chatterbox-tts", parts="T3,S3Gen", against_reference=True),
+                  environment={"LISAN_TEST_DEVICE": "cuda"}, expected_s=85),
+    **{part: GpuStage(f"benchmark: {part}", parts=part, expected_s=seconds) for part, seconds in _BENCHMARKS.items()},
+    "reference": GpuStage("benchmark beside chatterbox-tts", parts="T3,S3Gen", against_reference=True, expected_s=140),
     "reference-indextts2": GpuStage("benchmark beside indextts2-inference", parts="GPT,S2Mel", against_reference=True),
     "reference-training": GpuStage("extraction and training beside both packages", parts="extraction,training",
                                    against_reference=True),
@@ -109,6 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="`cpu` tries this program itself")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS",
                         help=f"how long a stage may take (default: {LIMIT_S:.0f})")
+    parser.add_argument("--minutes", type=float, default=0.0,
+                        help="start no stage that is not expected to end within so many minutes; 0 is no limit")
+    parser.add_argument("--resume", action="store_true",
+                        help="leave out stages that have passed on this device with this commit")
     parser.add_argument("--quick", action="store_true", help="narrow models in the benchmark")
     args = parser.parse_args(arguments)
 
@@ -123,25 +147,82 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
         return USAGE_ERROR
 
+    # A package that was not installed with the others would end a stage after minutes.
+    conflicts = find_conflicts(machine_check.pinned_packages(_ROOT / "requirements.txt"))
+    needed = [str(conflict) for conflict in conflicts if conflict.needed]
+    if needed:
+        print(f"Installed packages do not fit each other: {'; '.join(needed)}.\nInstall what is pinned: make install",
+              file=sys.stderr)
+        return USAGE_ERROR
+
+    if args.resume:
+        passed = _passed_before(args.out, machine.describe(device))
+        print(f"Left out, passed before: {', '.join(name for name in names if name in passed) or 'none'}", flush=True)
+        names = [name for name in names if name not in passed]
+    end = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+
+    # Interrupts are ignored in a shell's background job, and so by the programs that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     failed = False
-    for name in names:
-        print(f"{name}: {STAGES[name].what}", flush=True)
-        result = run(name, device, args.scratch / name, quick=args.quick, limit_s=args.limit)
+    for result in _run_all(names, end, lambda name, processes: run(
+            name, device, args.scratch / name, quick=args.quick, limit_s=args.limit, processes=processes)):
         write(args.out, result)
-        print(f"{name}: {result.result} in {result.seconds:.0f} s {result.reason}", flush=True)
+        print(f"{result.stage}: {result.result} in {result.seconds:.0f} s {result.reason}", flush=True)
         failed |= result.result in ("failed", "stopped")
     print(f"Written: {args.out / 'gpu.json'} and {args.out / 'gpu.md'}")
     return int(failed)
 
 
-def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s: float = LIMIT_S) -> StageResult:
-    """Run one stage; what it prints goes to `log` in `scratch`."""
+def _run_all(names: Sequence[str], end: float, run_stage: Callable[[str, int], StageResult]) -> Iterator[StageResult]:
+    """The results of the stages as they end: of those that are not timed, side by side, then of the timed ones.
+
+    `end`, by the monotonic clock: no stage is started that is expected to end after it. `run_stage` gets a stage and
+    how many processes its tests may have.
+    """
+    together = [name for name in names if not STAGES[name].is_timed]
+    tests = sum("-n" in STAGES[name].tests for name in together)
+    processes = max(1, min(_MOST_PROCESSES, (os.cpu_count() or 1) // max(1, tests)))
+    together = [name for name in together if _fits(name, end, slower=tests)]
+    with ThreadPoolExecutor(max(1, len(together))) as pool:
+        for future in as_completed([pool.submit(run_stage, name, processes) for name in together]):
+            yield future.result()
+
+    for name in names:
+        if STAGES[name].is_timed and _fits(name, end):
+            print(f"{name}: {STAGES[name].what}", flush=True)
+            yield run_stage(name, 1)
+
+
+def _fits(name: str, end: float, slower: int = 1) -> bool:
+    """Whether a stage is expected to end in time, if tests beside `slower` others take as many times as long."""
+    expected_s = STAGES[name].expected_s * (max(1, slower) if "-n" in STAGES[name].tests else 1)
+    if time.monotonic() + expected_s <= end:
+        return True
+    print(f"{name}: not started, as it takes about {expected_s:.0f} s", flush=True)
+    return False
+
+
+def _passed_before(folder: Path, host: machine.Machine) -> set[str]:
+    """The stages in `folder` that passed on this device with this commit, if no file was changed since."""
+    path = folder / "gpu.json"
+    if not path.is_file() or host.commit.endswith(machine.CHANGED):
+        return set()
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return {name for name, result in stored.items() if result["result"] == "passed"
+            and result["commit"] == host.commit and result["device"].startswith(f"{host.device};")}
+
+
+def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s: float = LIMIT_S,
+        processes: int = _MOST_PROCESSES) -> StageResult:
+    """Run one stage; what it prints goes to `log` in `scratch`. `processes`: the most of parallel tests."""
     stage, host = STAGES[name], machine.describe(device)
     scratch.mkdir(parents=True, exist_ok=True)
     report = scratch / "tests.xml"
     if stage.tests:
-        command = ["-m", "pytest", *stage.tests, "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}",
-                   "-o", "junit_duration_report=call"]  # without this the report also has tests that an interrupt ended
+        parallel = ["--maxprocesses", str(processes)] if "-n" in stage.tests else []
+        command = ["-m", "pytest", *stage.tests, *parallel, "-m", "not slow", "-p", "no:cacheprovider",
+                   # Without the option the report also has tests that an interrupt ended.
+                   f"--junitxml={report}", "-o", "junit_duration_report=call"]
     elif stage.parts:
         command = ["-m", "scripts.dev.benchmark", "--only", stage.parts, "--device", device.type, "--out", str(scratch),
                    *(["--quick"] if quick else []), *(["--against-reference"] if stage.against_reference else [])]
@@ -160,8 +241,9 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
     # Reports of an earlier run would look like this one's.
     for old_report in (report, scratch / "benchmark.json"):
         old_report.unlink(missing_ok=True)
-    if stage.tests:  # interrupts are ignored in a shell's background job, and so by the programs that it starts
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if stage.tests:
+        if threading.current_thread() is threading.main_thread():  # otherwise `main` has done it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         limit_s -= min(_STOPPING_S, limit_s / 2)
 
     start = time.monotonic()

@@ -125,7 +125,8 @@ def test_graphs_of_tritons_kernels_compute_the_plain_step(world: World, voice: V
         launched = {name for name, kernel in state.kernels.items() if kernel.launches}
         assert REAL or launched == {
             "sample", *(() if world.case.name == "tiny" else ("linear", "attend")),  # whose heads are too small
-            *(() if world.case.model in WITHOUT_GUARD else ("observe",))}
+            *(() if world.case.model in WITHOUT_GUARD else ("observe",)),
+            *(() if world.case.model == "indextts2" else ("add_norm", "rotate", "swiglu"))}  # its prefill is torch's
         monkeypatch.setattr(type(model(world, CPU).lm), "_stepper_for", lambda *_: None)
         assert story(model(world, CUDA, kind, torch.bfloat16)) == captured
 
@@ -230,10 +231,11 @@ def test_like_requests_capture_nothing_new(world: World, voice: Voice) -> None:
     wanted = [speak(plain, voice, languages=languages) for languages in batches]
     with emulated_cuda() as state:
         tts, made = model(world, CUDA, "lora"), []
-        for _ in range(2):
+        for _ in range(3):
             assert [speak(tts, voice, languages=languages) for languages in batches] == wanted
             made.append(state.captures)
-        assert REAL or made == [3, 3]  # of one, two and four texts
+        # A step of one, two and four texts; a prefill of each when it comes for the second time.
+        assert REAL or made == [3 + 1, 3 + 3, 3 + 3]
 
 
 def test_longer_texts_of_a_size_capture_nothing_new(world: World, voice: Voice) -> None:
@@ -247,21 +249,23 @@ def test_longer_texts_of_a_size_capture_nothing_new(world: World, voice: Voice) 
             made.append(state.captures)
         stepper, = tts.lm._steppers.values()  # type: ignore[attr-defined]
         assert stepper.capacity == 512
-        graphs = stepper._graphs.values()  # with adapters and without
-        assert REAL or made[-1] == sum(map(len, graphs))  # 128 and 256 positions, where the texts reach them
+        steps = sum(map(len, stepper._graphs.values()))  # of 128 and 256 positions, if the texts reach them
+        prefills = sum(prefill._graph.has_graph for prefill in stepper._prefills._kept.values())
+        assert REAL or made[-1] == steps + prefills
+        assert prefills < len(texts)
 
 
 def test_without_guidance_a_text_has_one_row(world: World, voice: Voice) -> None:
     """Its cache is half as large, and what guidance was used for before and after it keeps its graphs."""
     plain, free = model(world, CPU), replace(SAMPLING, guidance=0.0)
-    asked = (SAMPLING, free, SAMPLING, free)
+    asked = (SAMPLING, free) * 3  # the second prefill of each is captured
     wanted = [speak(plain, voice, sampling) for sampling in asked]
     with emulated_cuda() as state:
         tts, made = model(world, CUDA), []
         for sampling, codes in zip(asked, wanted, strict=True):
             assert speak(tts, voice, sampling) == codes
             made.append(state.captures)
-        assert REAL or made[1] == made[3]
+        assert REAL or (made[1] == 2 and made[3] == made[5] == 2 + 2)
         rows = {key: stepper.cache.storage.shape[2]
                 for key, stepper in tts.lm._steppers.items()}  # type: ignore[attr-defined]
         guided = tts.lm.module.guided

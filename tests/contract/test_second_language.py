@@ -152,10 +152,34 @@ def test_the_certificate_covers_the_language_of_an_earlier_training(multilingual
     assert "am" in proof.check("base_logits").actual
     assert "added earlier (am)" in proof.check("frozen_tensors").what
     with torch.no_grad():  # a changed row of Amharic is seen
-        inputs.finetuned.lm.module.get_buffer(
-            f"{inputs.finetuned.lm.text_tables[0].rpartition('.')[0]}.earlier_0")[0] += 1
+        table = inputs.finetuned.lm.module.get_submodule(inputs.finetuned.lm.text_tables[0].rpartition(".")[0])
+        rows = table.earlier_0.clone()
+        rows[0] += 1
+        table.earlier_0 = rows
     changed = certification.compute_certificate(replace(inputs, sentences={}))
     assert {"prefix_rows", "frozen_tensors", "base_logits"} <= set(changed.failed())
+
+
+def test_models_of_a_certificate_share_memory_and_a_write_into_it_is_seen(multilingual: MultilingualWorld) -> None:
+    """Adapters and rows of the earlier training too; those of the last are of the finetuned model alone."""
+    folder = checkpoint_names.folder_of(multilingual.workspace.run("run-el"), 8)
+    inputs = certification.load_certificate_inputs(multilingual.workspace, folder, CPU, sentences=1)
+    base, finetuned = inputs.base, inputs.finetuned
+    shared = base_tensors(finetuned.lm.module)
+    for name, value in base_tensors(base.lm.module).items():
+        assert value.data_ptr() == shared[name].data_ptr(), name
+    assert finetuned.adapters is not None
+    assert not any(value.data_ptr() in {tensor.data_ptr() for tensor in shared.values()}
+                   for value in finetuned.adapters.parameters().values())
+    assert base.adapters_of("am") is not finetuned.adapters_of("am")
+    alone = load_checkpoint(multilingual.workspace, folder, CPU)
+    assert differing(alone, finetuned, probes(multilingual, finetuned)) == []
+
+    name = next(name for name in shared if "layers" in name)
+    with torch.no_grad():
+        shared[name].view(-1)[0] += 1
+    failed = set(certification.compute_certificate(replace(inputs, sentences={})).failed())
+    assert {"prefix_rows", "frozen_tensors"} <= failed
 
 
 @pytest.mark.slow

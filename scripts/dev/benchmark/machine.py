@@ -12,6 +12,7 @@ import torch
 from core import compute
 
 _ROOT = Path(__file__).resolve().parents[3]
+CHANGED = "-dirty"  # after a commit whose files were changed
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Short hash, marked if files were changed since; empty outside a repository."""
+    """Short hash, marked if files other than documents were changed since; empty outside a repository."""
+    commands = (["git", "describe", "--always", "--exclude", "*"],
+                ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs"])
     try:
-        described = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=_ROOT,
-                              capture_output=True, text=True, check=True)
+        commit, changes = (subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout.strip()
+                           for command in commands)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return described.stdout.strip()
+    return commit + CHANGED if changes else commit

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from config.versions import PackageConflict
 from core import machine_check
 from core.sources.hub import Hub
 from core.workspace import Workspace
@@ -53,6 +54,16 @@ def test_packages_are_compared_with_their_pins(tmp_path: Path, seen: str | None,
     check = machine_check.check_packages(tmp_path / "requirements.txt", lambda _: seen)
     assert check.result == result
     assert check.found.startswith(found)
+
+
+def test_only_conflicts_of_packages_that_are_needed_fail() -> None:
+    other = PackageConflict("torchvision", "0.27", "torch==2.12", "2.11", needed=False)
+    needed = PackageConflict("transformers", "5.17", "huggingface-hub<2", "2.4.0", needed=True)
+    assert machine_check.check_conflicts([]).result == "ok"
+    assert "torchvision 0.27" in machine_check.check_conflicts([other]).found
+    assert machine_check.check_conflicts([other]).result == "ok"
+    check = machine_check.check_conflicts([needed, other])
+    assert (check.result, check.found) == ("fail", "transformers 5.17 requires huggingface-hub<2, which is 2.4.0")
 
 
 def test_missing_requirements_are_a_failed_check(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ class Replayed(CUDAGraphStepper):
     """Instead of a CUDA graph, the step itself; `captures` counts how often one was made."""
 
     captures = 0
+    process = Stepper.process
 
     def _capture(self) -> SimpleNamespace:  # type: ignore[override]
         self.captures += 1
@@ -44,8 +46,8 @@ def model() -> T3:
     return T3(CONFIG).eval()
 
 
-def voice() -> Voice:
-    noise = np.random.default_rng(0)
+def voice(seed: int = 0) -> Voice:
+    noise = np.random.default_rng(seed)
     return Voice({"speaker_embedding": noise.standard_normal(8).astype(np.float32),
                   "prompt_codes": noise.integers(0, 58, 5)})
 
@@ -92,6 +94,47 @@ def test_a_graph_is_captured_at_the_last_code_that_the_buffers_hold(model: T3) -
     with emulated_cuda() as state:
         assert steps(deepcopy(model).to(CUDA), CUDAGraphStepper, CUDA, 107) == wanted
         assert REAL or state.captures == 2
+
+
+@pytest.mark.parametrize("guided", [True, False])
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_prefill_is_a_graph_from_the_second_text_of_its_length_on(model: T3, guarded: bool, guided: bool) -> None:
+    """Texts of 17 and 20 ids are padded to 32 positions, of 40 ids to 64; another voice and text need no new graph."""
+    plain_model = deepcopy(model)
+    plain_model.config = replace(CONFIG, aligned_heads=((0, 1), (1, 0)) if guarded else ())
+    sampling = Sampling(temperature=1.0, guidance=0.5 if guided else 0.0, alignment_guard=guarded)
+    texts = [torch.arange(3, 3 + length) % 28 for length in (17, 20, 12, 40, 45)]
+
+    def codes(kind: type[Stepper], device: torch.device, network: T3) -> list[list[int]]:
+        stepper = kind(network, 1, cache_capacity(CONFIG, 45, 40), 40, device, guided)
+        results = []
+        with torch.inference_mode():
+            for number, text in enumerate(texts):
+                stepper.prefill([text.to(device)], [prepare_voice(network, voice(number), device)], sampling)
+                for _ in range(10):
+                    stepper.advance()
+                results.append([*stepper.codes[0, :10].tolist(), stepper.length])
+        return results
+
+    wanted = codes(Stepper, CPU, plain_model)
+    with emulated_cuda() as state:
+        network = deepcopy(plain_model).to(CUDA)
+        assert codes(Stepper, CUDA, network) == wanted
+        state.captures = 0
+        assert codes(CUDAGraphStepper, CUDA, network) == wanted
+        assert REAL or state.captures == 2 + 1  # both lengths, and the step, whose span is 128 for all
+
+
+def test_a_prefill_of_many_positions_is_no_graph(model: T3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels take longer than their launches."""
+    monkeypatch.setattr("models.cuda_graph_decode._MAX_PREFILL_POSITIONS", 63)
+    with emulated_cuda() as state, torch.inference_mode():
+        network = deepcopy(model).to(CUDA)
+        stepper = CUDAGraphStepper(network, 1, cache_capacity(CONFIG, 20, 40), 40, CUDA)
+        prepared = prepare_voice(network, voice(), CUDA)
+        for _ in range(3):
+            stepper.prefill([torch.arange(3, 20, device=CUDA)], [prepared], Sampling())
+        assert len(stepper._prefills) == state.captures == 0
 
 
 def test_a_code_takes_no_walk_over_the_modules(model: T3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from core.model.adapters import AdapterPlan, Adapters
 from models import decoder
 from models.decoder import Decoder, DecoderConfig, RMSNorm
 from models.matmul_backends import Linear
@@ -144,6 +146,142 @@ def test_products_of_the_same_rows(module: ModuleType, dtype: torch.dtype) -> No
     layers[0].register_forward_hook(lambda layer, *_: calls.append(layer))
     compare(lambda: module.linear(rows, layers), wanted, [rows, *trained], BOUNDS[dtype])
     assert len(calls) == 3
+
+
+def adapted_layers(dtype: torch.dtype, *, rate: float, adapted: Sequence[bool] = (True, False, True),
+                   kind: str = "lora") -> list[Any]:
+    """Linear layers of 48 inputs, some with an adapter of rank 4 and 6, whose second factor is not zero."""
+    layers = nn.ModuleDict({
+        f"layer_{index}": Linear(48, 16 * (index + 1), bias=False) for index in range(len(adapted))})
+    layers.requires_grad_(False).to(DEVICE, dtype)
+    names = [f"layer_{index}" for index, on in enumerate(adapted) if on]
+    plan = AdapterPlan(kind, {name: 4 + 2 * index for index, name in enumerate(names)}, rate)  # type: ignore[arg-type]
+    adapters = Adapters.fresh(layers, plan, 0)
+    for index, value in enumerate(adapters.parameters().values()):
+        value.data = random(*value.shape, dtype=value.dtype, seed=20 + index).detach() / 4
+    adapters.switch(True)
+    layers.to(DEVICE).train()
+    return list(layers.values())
+
+
+def factors_of(layers: Sequence[nn.Module]) -> list[torch.Tensor]:
+    return [value for layer in layers for name, value in layer.named_parameters() if ".default." in name]
+
+
+@pytest.mark.parametrize("precision", ["float32", "autocast"])
+@pytest.mark.parametrize("adapted", [(True, False, True), (True, True, True), (True,)], ids=str)
+def test_products_with_adapters(module: ModuleType, adapted: Sequence[bool], precision: str) -> None:
+    """One result may be without use, and frozen rows have no gradient."""
+    half = precision == "autocast"
+    layers = adapted_layers(torch.bfloat16 if half else torch.float32, rate=0.0, adapted=adapted)
+    context = (lambda: torch.autocast(DEVICE.type, torch.bfloat16)) if half else nullcontext
+    rows, factors = random(2, 5, 48, dtype=torch.bfloat16 if half else torch.float32), factors_of(layers)
+    bound = 3e-2 if half else 1e-5
+
+    def computed() -> list[torch.Tensor]:
+        with context():
+            return module.linear(rows, layers)
+
+    def wanted() -> list[torch.Tensor]:
+        with context():
+            return [layer(rows) for layer in layers]
+
+    calls: list[nn.Module] = []
+    hooks = [layer.lora_A["default"].register_forward_hook(lambda layer, *_: calls.append(layer))
+             for layer in layers if hasattr(layer, "lora_A")]
+    computed()
+    assert len(calls) == sum(adapted)  # by a hook the layer is called itself
+    for hook in hooks:
+        hook.remove()
+    compare(computed, wanted, [rows, *factors], bound)
+    compare(lambda: computed()[-1:], lambda: wanted()[-1:], [rows, *factors_of(layers[-1:])], bound)
+    frozen = rows.detach()
+    with context():
+        results, reference = module.linear(frozen, layers), [layer(frozen) for layer in layers]
+    sums = [torch.stack([*map(weighted_sum, part)]).sum() for part in (results, reference)]
+    pairs = [torch.autograd.grad(total, factors) for total in sums]
+    assert all(relative_error(one, other) < bound for one, other in zip(*pairs, strict=True))
+
+
+def test_adapters_of_the_same_rows_share_a_dropout_mask(module: ModuleType) -> None:
+    layers, rows = adapted_layers(torch.float32, rate=0.25), random(2, 40, 48)
+    dropped = torch.native_dropout(rows.detach().flatten(0, 1), 0.25, True)[1].view(rows.shape)
+
+    def seeded() -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        return module.linear(rows, layers)
+
+    def wanted() -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        kept = torch.native_dropout(rows.detach().flatten(0, 1), 0.25, True)[1].view(rows.shape)
+        results = []
+        for layer in layers:
+            result = getattr(layer, "base_layer", layer)(rows)
+            if hasattr(layer, "lora_A"):
+                factor_a, factor_b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+                result = result + (rows * kept / 0.75) @ factor_a.T @ factor_b.T * layer.scaling["default"]
+            results.append(result)
+        return results
+
+    assert 0.6 < dropped.float().mean() < 0.9
+    compare(seeded, wanted, [rows, *factors_of(layers)], 1e-5)
+    for layer in layers:
+        layer.eval()
+    compare(lambda: module.linear(rows, layers), lambda: [layer(rows) for layer in layers], [rows], 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dora", "adalora"])
+def test_other_adapters_are_called_themselves(module: ModuleType, kind: str) -> None:
+    layers, rows = adapted_layers(torch.float32, rate=0.0, adapted=(True, True), kind=kind), random(2, 5, 48)
+    for found, wanted in zip(module.linear(rows, layers), [layer(rows) for layer in layers], strict=True):
+        assert torch.equal(found, wanted)
+    assert module._product(layers[0]) is None
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "autocast"])
+def test_a_decoder_learns_adapters_as_by_torch(module: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str,
+                                               checkpointing: bool) -> None:
+    """Their factors are cast together, and no cast outlives the pass."""
+    torch.manual_seed(0)
+    half = precision == "autocast"
+    network = Decoder(DecoderConfig(width=48, layers=2, heads=3, mlp_width=72)).to(DEVICE)
+    network.requires_grad_(False).to(torch.bfloat16 if half else torch.float32)
+    network.activation_checkpointing = checkpointing
+    plan = AdapterPlan("lora", {"q_proj": 4, "v_proj": 4, "o_proj": 4, "gate_proj": 3, "up_proj": 3, "down_proj": 3})
+    adapters = Adapters.fresh(network, plan, 0)
+    for index, value in enumerate(adapters.parameters().values()):
+        value.data = random(*value.shape, seed=20 + index).detach() / 4
+    network.to(DEVICE)
+    adapters.switch(True)
+    hidden = random(2, 7, 48)
+    leaves = [hidden, *adapters.parameters().values()]
+    casts: list[int] = []
+    plain = module._cast_together
+
+    def counted(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        casts.append(len(tensors))
+        return plain(tensors, dtype)
+
+    monkeypatch.setattr(module, "_cast_together", counted)
+
+    def states_and_gradients(kernels: ModuleType | None, *, autocast: bool) -> list[torch.Tensor]:
+        monkeypatch.setattr(decoder, "training_kernels", lambda value: kernels)
+        with torch.autocast(DEVICE.type, torch.bfloat16) if autocast else nullcontext(), adapters.uncast():
+            states = network(hidden)
+        return [states, *torch.autograd.grad(weighted_sum(states), leaves)]
+
+    found, by_torch = states_and_gradients(module, autocast=half), states_and_gradients(None, autocast=half)
+    assert casts == ([len(leaves) - 1] * 2 if half else [])  # forward, and backward
+    assert not any(hasattr(layer, "cast_factors") for layer in network.modules())
+    assert [value.dtype for value in found] == [value.dtype for value in by_torch]
+
+    # In half precision both round: ours errs no more than torch does.
+    network.float()
+    exact = states_and_gradients(None, autocast=False)
+    errors, torch_errors = ([relative_error(value.detach().float(), true.detach()) for value, true in zip(
+        values, exact, strict=True)] for values in (found, by_torch))
+    assert sum(errors) <= (1.1 * sum(torch_errors) if half else 1e-5 * len(errors))
 
 
 def weighted_sum(states: torch.Tensor) -> torch.Tensor:

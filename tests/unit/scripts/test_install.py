@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,3 +104,54 @@ def test_the_pinned_torch_is_in_the_range() -> None:
     pins = dict(line.split("==") for line in install.requirement_lines(install.ROOT / "requirements.txt"))
     assert versions.torch_fits(pins["torch"])
     assert pins["torch"] == pins["torchaudio"]
+
+
+def distribution(folder: Path, name: str, version: str, *requirements: str) -> PathDistribution:
+    """An installed package."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {line}" for line in requirements)]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
+    return PathDistribution(info)
+
+
+def test_all_packages_of_a_platform_are_checked_against_each_other(tmp_path: Path) -> None:
+    """Also those that nothing pinned names itself; of two versions the first on the path is imported."""
+    installed = [
+        distribution(tmp_path, "peft", "0.21.2", "transformers", "Hub_client>=1", "extra-only; extra == 'dev'"),
+        distribution(tmp_path, "transformers", "5.17.0", "hub.client<2", "windows-only; sys_platform == 'win32'"),
+        distribution(tmp_path, "hub-client", "2.4.0"),
+        distribution(tmp_path / "platform", "hub-client", "1.5.0"),
+        distribution(tmp_path, "torchvision", "0.27.0", "torch==2.12.0"),
+        distribution(tmp_path, "torch", "2.11.0+cu130"),
+        distribution(tmp_path, "alone", "1.0", "absent>3"),
+    ]
+    conflicts = versions.find_conflicts(["Peft", "torch"], installed)
+    assert [(conflict.needed, str(conflict)) for conflict in conflicts] == [
+        (True, "transformers 5.17.0 requires hub.client<2, which is 2.4.0"),
+        (False, "alone 1.0 requires absent>3, which is not installed"),
+        (False, "torchvision 0.27.0 requires torch==2.12.0, which is 2.11.0+cu130"),
+    ]
+
+
+def test_an_installation_with_a_conflict_fails_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    """The packages are seen by the Python of the environment, not by that of the installer."""
+    packages = tmp_path / "platform"
+    distribution(packages, "numpy", "2.4.6", "needed-by-numpy<2")
+    distribution(packages, "needed-by-numpy", "2.0")
+    distribution(packages, "other", "1.0", "numpy<2")
+    (tmp_path / "requirements.txt").write_text("numpy==2.4.6\n")
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(install, "install", lambda *arguments: 0)
+    monkeypatch.setattr(install, "existing_way", lambda folder: "venv" + install.SHARED)
+
+    code = install.main([str(tmp_path / "requirements.txt"), "--folder", str(tmp_path / "environment")])
+
+    printed = capsys.readouterr()
+    assert code == 1
+    assert "numpy 2.4.6 requires needed-by-numpy<2, which is 2.0" in printed.err
+    assert "other 1.0 requires numpy<2, which is 2.4.6" in printed.out

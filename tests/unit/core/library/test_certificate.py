@@ -209,8 +209,8 @@ def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypa
 def test_a_base_tensor_that_moved_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     load = certification.load_checkpoint
 
-    def moved(*given):
-        tts = load(*given)
+    def moved(*given, **named):
+        tts = load(*given, **named)
         with torch.no_grad():
             tts.lm.module.get_buffer("text_emb.weight")[3, 0] += 1e-7
         return tts

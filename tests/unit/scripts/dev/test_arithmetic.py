@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from config.schema import Scope
 from core.model.precision import Precision
 from core.training import memory_plan
 from scripts.dev import arithmetic
@@ -42,6 +43,23 @@ def test_a_layer_has_five_triton_kernels_and_the_guard_counts() -> None:
     guarded = arithmetic.launches("chatterbox", found[0])
     found[0].config = replace(found[0].config, aligned_heads=())
     assert arithmetic.launches("chatterbox", found[0]) < guarded - 20
+
+
+def test_adapters_add_few_kernels_to_a_layer_in_training() -> None:
+    """Of four groups of layers 17 in the forward pass and 26 in the backward pass; by peft they are 115."""
+    def of_a_layer(scope: Scope, *, fused: bool = True) -> int:
+        counts = [arithmetic.training_launches(scope, layers, fused=fused) for layers in (2, 3)]
+        return counts[1] - counts[0]
+
+    rows = of_a_layer("rows")
+    assert (rows, of_a_layer("gated") - rows, of_a_layer("gated", fused=False) - rows) == (24, 43, 115)
+
+
+def test_a_layer_of_a_prefill_has_few_kernels_and_all_of_them_are_in_the_graph() -> None:
+    counts = {triton: [arithmetic.prefill_launches(layers, triton=triton) for layers in (2, 3)]
+              for triton in (True, False)}
+    assert {triton: three[0] - two[0] for triton, (two, three) in counts.items()} == {True: 14, False: 35}
+    assert {beside for pair in counts.values() for _, beside in pair} == {37}
 
 
 @pytest.mark.parametrize(("scope", "checkpointing"), [("rows", False), ("full", True)])

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from config.versions import PackageConflict
 from scripts.dev import gpu
+from scripts.dev.benchmark import machine
 from scripts.dev.gpu import STAGES, GpuStage, StageResult, run, write
 
 CPU = torch.device("cpu")
@@ -89,6 +91,52 @@ def test_a_part_of_the_benchmark_is_written_beside_what_was_found_before(tmp_pat
     assert "| demo | the demo | failed: exit code 3 |" in written
     assert all(f"| {row['what']} | {row['unit']} |" in written for row in found["S2Mel"]["found"]["rows"])
     assert str(tmp_path) not in written
+
+
+def write_passed(folder: Path, name: str, commit: str, outcome: str = "passed") -> None:
+    host = machine.describe(CPU)
+    write(folder, StageResult(name, name, "", outcome, 1.0, "2026-01-01", commit, f"{host.device}; a processor"))
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str) -> list[str]:
+    """The stages that `main` runs, in the order of their starts."""
+    started: list[str] = []
+
+    def run_stage(name: str, *_: object, **__: object) -> StageResult:
+        started.append(name)
+        return StageResult(name, name, "", "passed", 1.0, "2026-01-01", "abc", "cpu; a processor")
+
+    monkeypatch.setattr(gpu, "run", run_stage)
+    monkeypatch.setattr(gpu, "find_conflicts", lambda pins: [])
+    assert gpu.main(["--device", "cpu", "--out", str(out), *arguments]) == 0
+    return started
+
+
+def test_a_resumed_run_leaves_out_what_passed_with_this_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_commit", lambda: "abc")
+    write_passed(tmp_path, "T3", "abc")
+    write_passed(tmp_path, "GPT", "other")
+    write_passed(tmp_path, "S3Gen", "abc", "stopped")
+    assert run_main(monkeypatch, tmp_path, "--stage", "T3,S3Gen,GPT", "--resume") == ["S3Gen", "GPT"]
+
+    monkeypatch.setattr(machine, "_commit", lambda: "abc" + machine.CHANGED)
+    assert run_main(monkeypatch, tmp_path, "--stage", "T3,S3Gen,GPT", "--resume") == ["T3", "S3Gen", "GPT"]
+
+
+def test_timed_stages_run_alone_and_last_and_no_stage_starts_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    started = run_main(monkeypatch, tmp_path, "--stage", "T3,demo,GPT,kill", "--minutes", "1.5")
+    assert started == ["kill", "T3", "GPT"]
+    assert "demo: not started, as it takes about 225 s" in capsys.readouterr().out
+
+
+def test_conflicting_packages_are_named_before_the_first_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    conflict = PackageConflict("transformers", "5.17.0", "huggingface-hub<2", "2.4.0", needed=True)
+    monkeypatch.setattr(gpu, "find_conflicts", lambda pins: [conflict])
+    monkeypatch.setattr(gpu, "run", lambda *_, **__: pytest.fail("a stage was run"))
+    assert gpu.main(["--device", "cpu", "--out", str(tmp_path)]) == 2
+    assert "transformers 5.17.0 requires huggingface-hub<2, which is 2.4.0" in capsys.readouterr().err
 
 
 def test_without_a_gpu_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
