@@ -45,6 +45,7 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
     UnpackOptions,
+    without_sections,
 )
 from core.jobs.events import Result
 from core.workspace import Workspace
@@ -218,7 +219,7 @@ def verb_module(name: str) -> VerbModule:
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:
-    """Options of `verb` in a YAML file.
+    """Options of `verb` in a YAML file, by their names without sections.
 
     The file holds only these options, or a section for each of several verbs (`presets/demo.yaml`), or it is the
     `config.yaml` of a job, to repeat the job. Settings of another training program are translated for `train`.
@@ -238,4 +239,4 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     if "verb" in values and values["verb"] not in (verb, other):
         raise UserError(f"The preset {path} is for {values['verb']!r}, not for {verb!r}.", "Give the right file.")
     options = values.get("options", {}) if "verb" in values else values
-    return {str(name): value for name, value in options.items()}
+    return without_sections(VERBS[verb].options, {str(name): value for name, value in options.items()})
