@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from config.schema import ANY_STEPS, GROUPS, Options, about
+from config.schema import ANY_STEPS, GROUPS, Options, about, option_fields, option_path
 
 _LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -24,6 +24,7 @@ class Flag:
 
     path: tuple[str, ...]
     field: FieldInfo
+    option: str  # its name in a form: as `path` with dots, without a section
 
     @property
     def name(self) -> str:
@@ -47,12 +48,12 @@ class Flag:
 
 def flags(model: type[Options]) -> Iterator[Flag]:
     """All flags of `model`. Field names must be unique over its nested groups."""
-    for name, field in model.model_fields.items():
+    for name, field in option_fields(model).items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Options):
             for inner in flags(field.annotation):
-                yield Flag((name, *inner.path), inner.field)
+                yield Flag((name, *inner.path), inner.field, f"{name}.{inner.option}")
         else:
-            yield Flag((name,), field)
+            yield Flag(option_path(model, name), field, name)
 
 
 def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None:
@@ -72,12 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None
 
 
 def given_values(namespace: argparse.Namespace, model: type[Options]) -> dict[str, object]:
-    """The values that were given as flags, nested as in `model`."""
+    """The values that were given as flags, nested as in `model`, but without its sections."""
     values: dict[str, Any] = {}
     for flag in flags(model):
         value = getattr(namespace, flag.destination, None)
         if value is not None and not (flag.positional and value == []):
-            *groups, name = flag.path
+            *groups, name = flag.option.split(".")
             inner = values
             for group in groups:
                 inner = inner.setdefault(group, {})
@@ -110,7 +111,7 @@ def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
         is_default = value == flag.field.get_default(call_default_factory=True)
         if is_default and not (value and flag.path[-1] in always):
             continue
-        if flag.path == ("steps",) and value == ANY_STEPS:  # Without the flag another unit decides.
+        if flag.path == ("length", "steps") and value == ANY_STEPS:  # Without the flag another unit decides.
             continue
 
         # A switch has a negation; each item of a list has a flag of its own.

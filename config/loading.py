@@ -12,31 +12,51 @@ from pydantic import TypeAdapter, ValidationError
 
 from config import foreign
 from config.errors import UserError
-from config.schema import NAME_RULE, NO_NAME, Options
+from config.schema import NAME_RULE, NO_NAME, Options, in_sections, option_fields, option_path, without_sections
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Record = TypeVar("Record")
 
 
 def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
-    """`model` from `values`; `UserError` names each wrong field, the value seen and the values allowed."""
+    """`model` from `values`; `UserError` names each wrong field, the value seen and the values allowed.
+
+    An option of a section may be named with its section or without it, as in files from before there were sections.
+    """
     try:
-        return model.model_validate(dict(values))
+        return model.model_validate(in_sections(model, values))
     except ValidationError as error:
-        faults, hint = plain_faults(error, {})
+        faults, hint = plain_faults(error, {path: name for path, (name, _title) in option_titles(model).items()})
         raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", hint) from error
+
+
+def change_options(options: SomeOptions, changes: Mapping[str, object]) -> SomeOptions:
+    """`options` with `changes`, whose names have no section, checked as `parse_options` does."""
+    kind = type(options)
+    return parse_options(kind, {**without_sections(kind, options.model_dump(mode="json")), **changes})
+
+
+def option_titles(model: type[Options]) -> dict[str, tuple[str, str]]:
+    """By path with dots the name and the title of each option in a section; both are empty for a section itself."""
+    titles = dict[str, tuple[str, str]]()
+    for name, field in option_fields(model).items():
+        *sections, _ = path = option_path(model, name)
+        if sections:
+            titles |= {".".join(sections): ("", ""), ".".join(path): (name, field.title or name)}
+    return titles
 
 
 def plain_faults(error: ValidationError, titles: Mapping[str, str]) -> tuple[list[str], str]:
     """Each fault with the title of its field, else its name, and what to do; an item is a fault of its list."""
     faults = []
     for fault in error.errors():
-        name = ".".join(part for part in fault["loc"] if isinstance(part, str))
+        path = ".".join(part for part in fault["loc"] if isinstance(part, str))
+        name = titles.get(path, path)
         # A fault of several options together names them itself; its input would be all options there are.
         if not name:
             faults.append(fault["msg"].removeprefix("Value error, "))
             continue
-        faults.append(f"{titles.get(name, name)}: {plain_fault(fault['msg'], fault['input'])}")
+        faults.append(f"{name}: {plain_fault(fault['msg'], fault['input'])}")
     of_names = any(NO_NAME in fault for fault in faults)
     return faults, f"{NAME_RULE}." if of_names else "Correct these values."
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from config.errors import UserError
-from config.loading import parse_options
-from config.schema import TrainOptions, about
+from config.loading import change_options
+from config.schema import TrainOptions, about, option_fields, option_value
 
 _STEPS_DEPEND = "the steps after the resume depend on it"
-CHANGEABLE = tuple(name for name, field in TrainOptions.model_fields.items() if about(field, "may_change"))
+CHANGEABLE = tuple(name for name, field in option_fields(TrainOptions).items() if about(field, "may_change"))
 """Options of a training that change no step, in the order of a form."""
 GLOBAL_BATCH = ("batch_size", "processes")
 """May change together, if their product, the clips of a step, stays."""
@@ -18,22 +18,24 @@ GLOBAL_BATCH = ("batch_size", "processes")
 def may_change(name: str, before: TrainOptions, after: TrainOptions) -> bool:
     """Whether the option `name` may differ between two attempts of one run."""
     if name == "evaluation_sentences":  # A change to or from 0 would change the ranking's metric.
-        return bool(before.evaluation_sentences and after.evaluation_sentences)
+        return bool(before.evaluation.evaluation_sentences and after.evaluation.evaluation_sentences)
     if name in GLOBAL_BATCH:
-        return before.batch_size * before.processes == after.batch_size * after.processes
+        return (before.batches.batch_size * before.hardware.processes
+                == after.batches.batch_size * after.hardware.processes)
     return name in CHANGEABLE
 
 
 def reason(name: str) -> str:
     """Why the option `name` may not change, as its field says."""
-    return str(about(TrainOptions.model_fields[name], "fixed_because", _STEPS_DEPEND))
+    return str(about(option_fields(TrainOptions)[name], "fixed_because", _STEPS_DEPEND))
 
 
 def with_changes(run: str, options: TrainOptions, changes: Mapping[str, object]) -> TrainOptions:
     """The options of `run` with `changes`; `UserError` names each that may not change, its values and the reason."""
-    changed = parse_options(TrainOptions, {**options.model_dump(mode="json"), **changes})
-    rejected = [f"{name} is {getattr(options, name)} and cannot become {getattr(changed, name)} ({reason(name)})"
-                for name in changes if getattr(changed, name) != getattr(options, name)
+    changed = change_options(options, changes)
+    rejected = [f"{name} is {option_value(options, name)} and cannot become {option_value(changed, name)} "
+                f"({reason(name)})"
+                for name in changes if option_value(changed, name) != option_value(options, name)
                 and not may_change(name, options, changed)]
     if rejected:
         raise UserError(f"A run that is resumed keeps these options: {'; '.join(rejected)}.",
@@ -44,5 +46,5 @@ def with_changes(run: str, options: TrainOptions, changes: Mapping[str, object])
 
 def describe_changes(before: TrainOptions, after: TrainOptions) -> tuple[str, ...]:
     """The options that differ, with both values."""
-    return tuple(f"{name}: {getattr(after, name)} (before: {getattr(before, name)})"
-                 for name in TrainOptions.model_fields if getattr(before, name) != getattr(after, name))
+    return tuple(f"{name}: {option_value(after, name)} (before: {option_value(before, name)})"
+                 for name in option_fields(TrainOptions) if option_value(before, name) != option_value(after, name))

@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -289,10 +290,117 @@ class Options(BaseModel):
                              if _DECIMAL_COMMA.fullmatch(values[name].strip())}}
 
 
+SomeOptions = TypeVar("SomeOptions", bound=Options)
+
+
+class Section(Options):
+    """Options of a verb that belong together, as a file and the code group them.
+
+    Flags, forms, stored settings and sweeps name an option of a section without the section.
+    """
+
+
 def about(field: FieldInfo, key: str, default: Any = None) -> Any:
     """What a field says in `json_schema_extra` beside its type: its group, whether a resume may change it, and so on."""
     extra = field.json_schema_extra
     return extra.get(key, default) if isinstance(extra, dict) else default
+
+
+@cache
+def option_fields(model: type[Options]) -> Mapping[str, FieldInfo]:
+    """The options of `model` by name, with those of its sections, which inherit what their section says of itself."""
+    fields = dict[str, FieldInfo]()
+    for name, field in model.model_fields.items():
+        section = _section_of(field)
+        if section is None:
+            fields[name] = field
+            continue
+        for inner_name, inner in section.model_fields.items():
+            assert inner_name not in fields, f"two options of {model.__name__} are named {inner_name}"
+            merged = copy(inner)
+            merged.json_schema_extra = {**_extra(field), **_extra(inner)}
+            fields[inner_name] = merged
+    return fields
+
+
+@cache
+def option_path(model: type[Options], name: str) -> tuple[str, ...]:
+    """The section of the option `name`, if it is in one, and the name."""
+    for section_name, field in model.model_fields.items():
+        section = _section_of(field)
+        if section is not None and name in section.model_fields:
+            return section_name, name
+    return (name,)
+
+
+def option_value(options: Options, name: str) -> Any:
+    """The value of the option `name`, in whichever section it is."""
+    value: object = options
+    for part in option_path(type(options), name):
+        value = getattr(value, part)
+    return value
+
+
+def with_values(options: SomeOptions, values: Mapping[str, object]) -> SomeOptions:
+    """`options` with other `values`, by their names without sections; they are not checked."""
+    sections = dict[str, dict[str, object]]()
+    changes = dict[str, object]()
+    for name, value in values.items():
+        *section, last = option_path(type(options), name)
+        (sections.setdefault(section[0], {}) if section else changes)[last] = value
+    for section_name, section_values in sections.items():
+        changes[section_name] = getattr(options, section_name).model_copy(update=section_values)
+    return options.model_copy(update=changes)
+
+
+def without_sections(model: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of a file or a dump by the names of the options alone, in the order of `values`."""
+    names = dict[str, Any]()
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        section = _section_of(field) if field else None
+        if section is None:
+            _add_once(names, {name: value})
+            continue
+
+        # A section holds its own options alone, so that a name in the wrong place is not taken for another one's.
+        if not isinstance(value, Mapping):
+            raise UserError(f"{name} is a section of options, and its value is {repr(value)[:80]}.",
+                            f"Write its options below it: {', '.join(section.model_fields)}.")
+        unknown = [str(inner) for inner in value if inner not in section.model_fields]
+        if unknown:
+            raise UserError(f"{unknown[0][:80]} is not an option of the section {name}.",
+                            f"Its options: {', '.join(section.model_fields)}.")
+        _add_once(names, value)
+    return names
+
+
+def in_sections(model: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as `model` takes them: an option that is named without its section is moved into it."""
+    result = dict[str, Any]()
+    for name, value in without_sections(model, values).items():
+        *sections, last = option_path(model, name)
+        inside = result
+        for section in sections:
+            inside = inside.setdefault(section, {})
+        inside[last] = value
+    return result
+
+
+def _add_once(names: dict[str, Any], values: Mapping[str, Any]) -> None:
+    repeated = next((name for name in values if name in names), None)
+    if repeated is not None:
+        raise UserError(f"The option {repeated!r} is given twice: by itself and in its section.", "Delete one of them.")
+    names.update(values)
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _extra(field: FieldInfo) -> dict[str, JsonValue]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 def path_options(options: Options) -> Iterator[tuple[str, str]]:
@@ -588,79 +696,13 @@ _FIXED_PRECISION: dict[str, JsonValue] = {"fixed_because": "rounding depends on 
 _FIXED_VOCABULARY: dict[str, JsonValue] = {"fixed_because": "new rows belong to its vocabulary"}
 
 
-class TrainOptions(Options):
-    """Train the extended model on a dataset."""
+class LengthOptions(Section):
+    """How long a training takes. Of several lengths the shortest ends it."""
 
-    extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.", json_schema_extra=_MADE_LAST | _FIXED_VOCABULARY)
-    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.", json_schema_extra=_MADE_LAST | _FIXED_ORDER)
-    scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.", json_schema_extra=_FIXED_GROUPS)
     steps: Length = Field(800, ge=0, le=ANY_STEPS, title="Steps", description="Length in optimizer steps. 0, or left out beside epochs or minutes: they decide. Of several lengths the shortest ends the run.", json_schema_extra=_FIXED_SCHEDULE)
     max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Length in minutes: as many steps as fit. Measured before the first step and during training; the learning-rate schedule ends with the last step. 0 is no limit.", json_schema_extra=_MAY_CHANGE)
     decoder_minutes: float = Field(0.0, ge=0.0, le=120.0, title="Decoder training (minutes)", description="Before the first step, train a copy of the decoder from codes to sound on the recordings, for the new language alone; within the time limit. It brings back a voice that the codec does not know. Built-in family only; 0 is none.", json_schema_extra=_OPTIMIZER)
     max_epochs: float = Field(0.0, ge=0.0, le=10_000.0, title="Max epochs", description="Length in passes over the training clips; the learning-rate schedule ends with the last step. 0 is no limit.", json_schema_extra=_FIXED_SCHEDULE)
-    batch_size: BatchSize = Field(16, ge=0, le=512, title="Batch size", description="Clips per process and accumulation step, replayed clips included; split into micro-batches if memory is short. `auto` (0) fills a GPU; on a CPU it is that of the preset.", json_schema_extra=_OPTIMIZER | _FIXED_ORDER)
-    scale_lr: Literal["off", "sqrt", "linear"] = Field("off", title="Scale learning rates", description="Multiply the learning rates by the clips of a step relative to the preset's: `sqrt`, the square root, fits AdamW; `linear` the ratio itself.", json_schema_extra={**_OPTIMIZER, "bare": "sqrt"} | _FIXED_GROUPS)
-    processes: int = Field(1, ge=1, le=64, title="Processes", description="Data-parallel processes on this machine, one per GPU; the effective batch is multiplied by it. For several machines use torchrun and leave this at 1.", json_schema_extra=_HARDWARE | _FIXED_ORDER)
-    sharding: Literal["none", "full"] = Field("none", title="Sharding", description="`none` (DDP): each process holds the whole model. `full` (FSDP): trained weights, gradients and optimizer state are sharded; scope `full` with several processes only. Checkpoints are the same.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    gradient_accumulation: int = Field(1, ge=1, le=256, title="Gradient accumulation", description="Batches accumulated per optimizer step.", json_schema_extra=_OPTIMIZER | _FIXED_ORDER)
-    row_lr: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new embedding rows.", json_schema_extra=_OPTIMIZER | _FIXED_GROUPS)
-    adapter_lr: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.", json_schema_extra=_OPTIMIZER | _FIXED_GROUPS)
-    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled weight decay of the adapters; new rows, DoRA magnitudes and base weights have none.", json_schema_extra=_OPTIMIZER | _FIXED_GROUPS)
-    full_trainable: FullChanges = Field("everything", title="Trainable in full", description="Base weights that scope `full` trains beside the new rows: `everything`; `layers` (layers and heads); `heads` (last norm and speech head); or `adapters` (no base weights, adapters for every language).", json_schema_extra=_OPTIMIZER | _FULL | _FIXED_GROUPS)
-    layer_lr: float = Field(5e-5, gt=0.0, le=1.0, title="Learning rate, layers", description="Peak learning rate of the base's layers and embeddings; scope `full` only.", json_schema_extra=_OPTIMIZER | _FULL_LAYERS | _FIXED_GROUPS)
-    head_lr: float = Field(1e-4, gt=0.0, le=1.0, title="Learning rate, heads", description="Peak learning rate of the base's last norm and speech head; scope `full` only.", json_schema_extra=_OPTIMIZER | _FULL_BASE | _FIXED_GROUPS)
-    layer_lr_decay: float = Field(1.0, gt=0.0, le=1.0, title="Layer-wise LR decay", description="Learning rate of each base layer relative to the layer above it; 1 is the same for all. Scope `full` only.", json_schema_extra=_OPTIMIZER | _FULL_LAYERS | _FIXED_GROUPS)
-    distillation: float = Field(0.0, ge=0.0, le=100.0, title="Distillation weight", description="Weight of the KL divergence from the base model on replayed clips; scope `full` only.", json_schema_extra=_REGULARIZATION | _FULL)
-    l2_sp: float = Field(0.0, ge=0.0, le=1000.0, title="L2-SP weight", description="Weight of the squared distance of trained base weights from their start (L2-SP); scope `full` only.", json_schema_extra=_REGULARIZATION | _FULL_BASE)
-    ewc: float = Field(0.0, ge=0.0, le=10_000.0, title="EWC weight", description="Weight of the Fisher-weighted squared distance of trained base weights from their start (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION | _FULL_BASE)
-    fisher_clips: int = Field(32, ge=1, le=10_000, title="Fisher clips", description="Number of replayed clips for the Fisher information of EWC.", json_schema_extra=_REGULARIZATION | _FULL_BASE)
-    drift_bound: float = Field(0.2, gt=0.0, le=100.0, title="Drift bound", description="Largest allowed rise of a base language's loss since step 0, in nats per code; scope `full` only.", json_schema_extra=_REGULARIZATION | _FULL | _MAY_CHANGE)
-    drift_action: Literal["warn", "stop"] = Field("warn", title="On drift", description="Above the drift bound: `warn`, or `stop` the run.", json_schema_extra=_REGULARIZATION | _FULL | _MAY_CHANGE)
-    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", title="LR schedule", description="Decay of the learning rates after the warmup.", json_schema_extra=_OPTIMIZER | _FIXED_SCHEDULE)
-    min_lr_ratio: float = Field(0.03, ge=0.0, le=1.0, title="Min LR ratio", description="Learning rate at the last step, relative to the peak.", json_schema_extra=_OPTIMIZER | _FIXED_SCHEDULE)
-    warmup: int = Field(30, ge=0, le=100_000, title="Warmup steps", description="Steps of linear warmup.", json_schema_extra=_OPTIMIZER | _FIXED_SCHEDULE)
-    optimizer: Literal["adamw", "adamw8bit"] = Field("adamw", title="Optimizer", description="`adamw8bit` stores the optimizer state in 8 bits, a quarter of the memory; needs `pip install bitsandbytes`.", json_schema_extra=_OPTIMIZER | _FIXED_OPTIMIZER)
-    ema: float = Field(0.0, ge=0.0, lt=1.0, title="EMA decay", description="Decay of an exponential moving average of the trained weights, such as 0.999; it is evaluated, saved and exported. 0 is off.", json_schema_extra=_OPTIMIZER)
-    max_grad_norm: float = Field(1.0, gt=0.0, le=1000.0, title="Max gradient norm", description="Gradient clipping by global norm.", json_schema_extra=_OPTIMIZER)
-    adapter: AdapterKind = Field("lora", title="Adapter type", description="`lora`; `dora`, which also trains weight magnitudes; `adalora`, which distributes a rank budget over the layers.", json_schema_extra=_ADAPTERS | _FIXED_SHAPES)
-    adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank in the attention layers; with `adalora` the mean final rank. 0 is none.", json_schema_extra=_ADAPTERS | _FIXED_SHAPES)
-    adapter_rank_mlp: int | None = Field(None, ge=0, le=512, title="Adapter rank, MLP", description="Rank in the MLP layers; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS | _FIXED_SHAPES)
-    adapter_rank_conditioner: int = Field(0, ge=0, le=512, title="Adapter rank, conditioner", description="IndexTTS2: rank in the last layers of the voice conditioner, which make speaker and emotion; 0 is none, so they act as in the base.", json_schema_extra=_ADAPTERS | _FIXED_SHAPES)
-    adapter_rank_heads: int | None = Field(None, ge=0, le=512, title="Adapter rank, heads", description="Rank at the speech head; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS | _FIXED_SHAPES)
-    adapter_scale: float = Field(2.0, gt=0.0, le=64.0, title="Adapter scale", description="Alpha divided by rank.", json_schema_extra=_ADAPTERS | _FIXED_SHAPES)
-    adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.", json_schema_extra=_ADAPTERS)
-    text_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Text dropout", description="Share of samples without text, as classifier-free guidance needs.", json_schema_extra=_REGULARIZATION)
-    code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are masked in a sample.", json_schema_extra=_REGULARIZATION)
-    text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text, relative to the speech loss.", json_schema_extra=_REGULARIZATION)
-    guided_attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention weight", description="Weight of a loss for monotonic text alignment in the alignment heads; families without such heads ignore it.", json_schema_extra=_REGULARIZATION)
-    mismatch_action: Literal["warn", "stop"] = Field("warn", title="Texts that do not match", description="If the lengths of the texts prove that they belong to other clips, such as those of the next row: `warn`, or `stop` before the training.", json_schema_extra=_DATA | _MAY_CHANGE)
-    augmentation: float = Field(0.0, ge=0.0, le=1.0, title="Augmentation", description="Share of clips per epoch that are replaced by an augmented variant; needs a dataset with variants. 0 is off. Validation is never augmented.", json_schema_extra=_DATA)
-    replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay ratio", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_DATA | _FULL | _FIXED_ORDER)
-    replay_datasets: TextOrNothing = Field("", title="Replay datasets", description="Datasets in base languages, comma-separated. Empty: the replay texts, else the model's included clips, else speech that the base model synthesizes. Scope `full` only.", json_schema_extra=_DATA | _FULL)
-    replay_texts: AbsolutePath = Field("", title="Replay texts", description="Text file of sentences that the base model synthesizes for replay: language code, tab, sentence per line. Empty: the model's included clips, else built-in sentences. Scope `full` only.", json_schema_extra=_DATA | _FULL)
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="Precision of frozen weights and computation; trained weights are always float32. `auto` is bfloat16 where supported, float16 with loss scaling on older GPUs (compute capability 7.5), else float32.", json_schema_extra=_HARDWARE | _FIXED_PRECISION)
-    activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Recompute activations in the backward pass: less memory, same result, about a third more time. `auto` turns it on when memory is short.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    compile: Literal["off", "on"] = Field("off", title="torch.compile", description="Compile the layers: some minutes at the start, then faster steps on CUDA.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every (steps)", description="Steps between checkpoints, each with scored samples.", json_schema_extra=_CHECKPOINTS | _MAY_CHANGE)
-    init_from: str = Field("", title="Initialise from run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: start from its rows and adapters with a new optimizer. Rows are matched by token, so tokenizers may differ. Empty: the extension.", json_schema_extra=_CHECKPOINTS)
-    keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Number of last checkpoints to keep, beside the best and pinned ones; use 2 or more, as the last may be damaged.", json_schema_extra=_CHECKPOINTS | _MAY_CHANGE)
-    evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; with fewer than 20 nothing is called learned. 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS | _MAY_CHANGE)
-    recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, `built-in`, or `dataset:NAME`. Empty: that of the dataset, else the model's own, if it knows the language. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
-    recogniser_language: RecogniserLanguage = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
-    evaluation_texts: SentenceFile = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line (and a tab and a category); `categories` is the list that comes with Lisan. Empty: held-out sentences. The run keeps a copy.", json_schema_extra=_CHECKPOINTS)
-    evaluation_unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters in them", description="Letters of the evaluation texts that the tokenizer lacks: `leave_out` the letters, with a warning that names the sentences, or `refuse` to start.", json_schema_extra=_CHECKPOINTS)
-    evaluation_metrics: bool = Field(False, title="All evaluation metrics", description="Measure word error, speaker similarity, naturalness, mel-cepstral distance and faults of the samples at each checkpoint, as `evaluate` does; about a second a sentence on a CPU.", json_schema_extra=_CHECKPOINTS)
-    select_best_by: Literal["auto", "speech_loss", "cer", "wer", "deletions", "similarity", "naturalness", "mcd", "repetition", "missing_stop", "long_silence", "clipping"] = Field("auto", title="Select best checkpoint by", description="`speech_loss` on held-out clips, `cer` (character error rate), or another metric of an evaluation, of synthesized sentences. `auto` is `cer` where a recogniser knows the language, else `speech_loss`.", json_schema_extra=_CHECKPOINTS)
-    validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every (steps)", description="Steps between validations without samples; 0 validates at checkpoints only. If the best is selected by loss, a better step is saved at once.", json_schema_extra=_CHECKPOINTS)
-    validation_disjoint_by: Literal["source", "speaker"] = Field("source", title="Validation split by", description="Exclude held-out clips from validation that share the `source` (recording) or the `speaker` with a training clip.", json_schema_extra=_CHECKPOINTS)
-    patience: int = Field(0, ge=0, le=1000, title="Early-stopping patience", description="Stop after this many validations without improvement; 0 never stops.", json_schema_extra=_CHECKPOINTS)
-    min_improvement: float = Field(0.0, ge=0.0, le=10.0, title="Minimum improvement", description="Early stopping ignores smaller improvements. In nats per code, or in the unit of the metric that selects the best checkpoint (for the CER 0.005 is half a point).", json_schema_extra=_CHECKPOINTS)
-    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of data order, dropout and samples.", json_schema_extra=_HARDWARE | _FIXED_ORDER)
-    tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Experiment tracker", description="Also log to `trackio` or `wandb` (must be installed), beside the run's journal and TensorBoard files.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="Wait in the queue until a GPU has this much free memory; later jobs may run first. 0 does not wait. Ignored on a CPU.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="Wait until no other program uses the GPU.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    max_attempts: int = Field(1, ge=1, le=20, title="Max attempts", description="Number of starts: after a crash the run resumes from its last checkpoint. Configuration errors and a stop request are not retried.", json_schema_extra=_HARDWARE | _MAY_CHANGE)
-    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.", json_schema_extra=_MAY_CHANGE)
 
     @property
     def minutes_of_steps(self) -> float:
@@ -668,7 +710,7 @@ class TrainOptions(Options):
         return max(0.0, self.max_minutes - self.decoder_minutes)
 
     @model_validator(mode="after")
-    def _time_for_steps(self) -> TrainOptions:
+    def _time_for_steps(self) -> LengthOptions:
         """A limit that the decoder takes whole would leave 0 for the steps, which means no limit."""
         if 0 < self.max_minutes <= self.decoder_minutes:
             raise ValueError(f"decoder_minutes is {self.decoder_minutes:g} of a time limit of {self.max_minutes:g} "
@@ -686,6 +728,142 @@ class TrainOptions(Options):
         if values.get("steps") is None or values["steps"] == "":
             return {name: value for name, value in values.items() if name != "steps"}
         return values
+
+
+class BatchOptions(Section):
+    """The clips of a step."""
+
+    batch_size: BatchSize = Field(16, ge=0, le=512, title="Batch size", description="Clips per process and accumulation step, replayed clips included; split into micro-batches if memory is short. `auto` (0) fills a GPU; on a CPU it is that of the preset.", json_schema_extra=_FIXED_ORDER)
+    gradient_accumulation: int = Field(1, ge=1, le=256, title="Gradient accumulation", description="Batches accumulated per optimizer step.", json_schema_extra=_FIXED_ORDER)
+
+    def clips_a_step(self, world_size: int) -> int:
+        """Clips of an optimizer step over all processes."""
+        return self.batch_size * self.gradient_accumulation * world_size
+
+
+class OptimizationOptions(Section):
+    """Learning rates, their schedule, and the optimizer."""
+
+    scale_lr: Literal["off", "sqrt", "linear"] = Field("off", title="Scale learning rates", description="Multiply the learning rates by the clips of a step relative to the preset's: `sqrt`, the square root, fits AdamW; `linear` the ratio itself.", json_schema_extra={"bare": "sqrt", **_FIXED_GROUPS})
+    row_lr: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new embedding rows.", json_schema_extra=_FIXED_GROUPS)
+    adapter_lr: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.", json_schema_extra=_FIXED_GROUPS)
+    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled weight decay of the adapters; new rows, DoRA magnitudes and base weights have none.", json_schema_extra=_FIXED_GROUPS)
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", title="LR schedule", description="Decay of the learning rates after the warmup.", json_schema_extra=_FIXED_SCHEDULE)
+    min_lr_ratio: float = Field(0.03, ge=0.0, le=1.0, title="Min LR ratio", description="Learning rate at the last step, relative to the peak.", json_schema_extra=_FIXED_SCHEDULE)
+    warmup: int = Field(30, ge=0, le=100_000, title="Warmup steps", description="Steps of linear warmup.", json_schema_extra=_FIXED_SCHEDULE)
+    optimizer: Literal["adamw", "adamw8bit"] = Field("adamw", title="Optimizer", description="`adamw8bit` stores the optimizer state in 8 bits, a quarter of the memory; needs `pip install bitsandbytes`.", json_schema_extra=_FIXED_OPTIMIZER)
+    ema: float = Field(0.0, ge=0.0, lt=1.0, title="EMA decay", description="Decay of an exponential moving average of the trained weights, such as 0.999; it is evaluated, saved and exported. 0 is off.")
+    max_grad_norm: float = Field(1.0, gt=0.0, le=1000.0, title="Max gradient norm", description="Gradient clipping by global norm.")
+
+
+class AdapterOptions(Section):
+    """Low-rank adapters of the scopes that have them."""
+
+    adapter: AdapterKind = Field("lora", title="Adapter type", description="`lora`; `dora`, which also trains weight magnitudes; `adalora`, which distributes a rank budget over the layers.", json_schema_extra=_FIXED_SHAPES)
+    adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank in the attention layers; with `adalora` the mean final rank. 0 is none.", json_schema_extra=_FIXED_SHAPES)
+    adapter_rank_mlp: int | None = Field(None, ge=0, le=512, title="Adapter rank, MLP", description="Rank in the MLP layers; empty is the rank of attention, 0 is none.", json_schema_extra=_FIXED_SHAPES)
+    adapter_rank_conditioner: int = Field(0, ge=0, le=512, title="Adapter rank, conditioner", description="IndexTTS2: rank in the last layers of the voice conditioner, which make speaker and emotion; 0 is none, so they act as in the base.", json_schema_extra=_FIXED_SHAPES)
+    adapter_rank_heads: int | None = Field(None, ge=0, le=512, title="Adapter rank, heads", description="Rank at the speech head; empty is the rank of attention, 0 is none.", json_schema_extra=_FIXED_SHAPES)
+    adapter_scale: float = Field(2.0, gt=0.0, le=64.0, title="Adapter scale", description="Alpha divided by rank.", json_schema_extra=_FIXED_SHAPES)
+    adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.")
+
+
+class TrainingLossOptions(Section):
+    """What a step computes its loss from."""
+
+    text_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Text dropout", description="Share of samples without text, as classifier-free guidance needs.")
+    code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are masked in a sample.")
+    text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text, relative to the speech loss.")
+    guided_attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention weight", description="Weight of a loss for monotonic text alignment in the alignment heads; families without such heads ignore it.")
+
+
+class FullOptions(Section):
+    """Options of the scope `full` alone: which base weights it trains, and what keeps the base as it is."""
+
+    full_trainable: FullChanges = Field("everything", title="Trainable in full", description="Base weights that scope `full` trains beside the new rows: `everything`; `layers` (layers and heads); `heads` (last norm and speech head); or `adapters` (no base weights, adapters for every language).", json_schema_extra=_OPTIMIZER | _FIXED_GROUPS)
+    layer_lr: float = Field(5e-5, gt=0.0, le=1.0, title="Learning rate, layers", description="Peak learning rate of the base's layers and embeddings; scope `full` only.", json_schema_extra=_OPTIMIZER | _FULL_LAYERS | _FIXED_GROUPS)
+    head_lr: float = Field(1e-4, gt=0.0, le=1.0, title="Learning rate, heads", description="Peak learning rate of the base's last norm and speech head; scope `full` only.", json_schema_extra=_OPTIMIZER | _FULL_BASE | _FIXED_GROUPS)
+    layer_lr_decay: float = Field(1.0, gt=0.0, le=1.0, title="Layer-wise LR decay", description="Learning rate of each base layer relative to the layer above it; 1 is the same for all. Scope `full` only.", json_schema_extra=_OPTIMIZER | _FULL_LAYERS | _FIXED_GROUPS)
+    distillation: float = Field(0.0, ge=0.0, le=100.0, title="Distillation weight", description="Weight of the KL divergence from the base model on replayed clips; scope `full` only.", json_schema_extra=_REGULARIZATION)
+    l2_sp: float = Field(0.0, ge=0.0, le=1000.0, title="L2-SP weight", description="Weight of the squared distance of trained base weights from their start (L2-SP); scope `full` only.", json_schema_extra=_REGULARIZATION | _FULL_BASE)
+    ewc: float = Field(0.0, ge=0.0, le=10_000.0, title="EWC weight", description="Weight of the Fisher-weighted squared distance of trained base weights from their start (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION | _FULL_BASE)
+    fisher_clips: int = Field(32, ge=1, le=10_000, title="Fisher clips", description="Number of replayed clips for the Fisher information of EWC.", json_schema_extra=_REGULARIZATION | _FULL_BASE)
+    drift_bound: float = Field(0.2, gt=0.0, le=100.0, title="Drift bound", description="Largest allowed rise of a base language's loss since step 0, in nats per code; scope `full` only.", json_schema_extra=_REGULARIZATION | _MAY_CHANGE)
+    drift_action: Literal["warn", "stop"] = Field("warn", title="On drift", description="Above the drift bound: `warn`, or `stop` the run.", json_schema_extra=_REGULARIZATION | _MAY_CHANGE)
+    replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay ratio", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_DATA | _FIXED_ORDER)
+    replay_datasets: TextOrNothing = Field("", title="Replay datasets", description="Datasets in base languages, comma-separated. Empty: the replay texts, else the model's included clips, else speech that the base model synthesizes. Scope `full` only.", json_schema_extra=_DATA)
+    replay_texts: AbsolutePath = Field("", title="Replay texts", description="Text file of sentences that the base model synthesizes for replay: language code, tab, sentence per line. Empty: the model's included clips, else built-in sentences. Scope `full` only.", json_schema_extra=_DATA)
+
+
+class DataOptions(Section):
+    """Checks and changes of the clips."""
+
+    mismatch_action: Literal["warn", "stop"] = Field("warn", title="Texts that do not match", description="If the lengths of the texts prove that they belong to other clips, such as those of the next row: `warn`, or `stop` before the training.", json_schema_extra=_MAY_CHANGE)
+    augmentation: float = Field(0.0, ge=0.0, le=1.0, title="Augmentation", description="Share of clips per epoch that are replaced by an augmented variant; needs a dataset with variants. 0 is off. Validation is never augmented.")
+
+
+class CheckpointOptions(Section):
+    """Checkpoints: where a run starts, how often it saves, and what it keeps."""
+
+    checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every (steps)", description="Steps between checkpoints, each with scored samples.", json_schema_extra=_MAY_CHANGE)
+    init_from: str = Field("", title="Initialise from run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: start from its rows and adapters with a new optimizer. Rows are matched by token, so tokenizers may differ. Empty: the extension.")
+    keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Number of last checkpoints to keep, beside the best and pinned ones; use 2 or more, as the last may be damaged.", json_schema_extra=_MAY_CHANGE)
+
+
+class TrainingEvaluationOptions(Section):
+    """What is measured during a training, how the best checkpoint is selected, and when the run stops early."""
+
+    evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; with fewer than 20 nothing is called learned. 0 selects the best by speech loss.", json_schema_extra=_MAY_CHANGE)
+    recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, `built-in`, or `dataset:NAME`. Empty: that of the dataset, else the model's own, if it knows the language. Compare with its scores on original recordings.")
+    recogniser_language: RecogniserLanguage = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.")
+    evaluation_texts: SentenceFile = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line (and a tab and a category); `categories` is the list that comes with Lisan. Empty: held-out sentences. The run keeps a copy.")
+    evaluation_unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters in them", description="Letters of the evaluation texts that the tokenizer lacks: `leave_out` the letters, with a warning that names the sentences, or `refuse` to start.")
+    evaluation_metrics: bool = Field(False, title="All evaluation metrics", description="Measure word error, speaker similarity, naturalness, mel-cepstral distance and faults of the samples at each checkpoint, as `evaluate` does; about a second a sentence on a CPU.")
+    select_best_by: Literal["auto", "speech_loss", "cer", "wer", "deletions", "similarity", "naturalness", "mcd", "repetition", "missing_stop", "long_silence", "clipping"] = Field("auto", title="Select best checkpoint by", description="`speech_loss` on held-out clips, `cer` (character error rate), or another metric of an evaluation, of synthesized sentences. `auto` is `cer` where a recogniser knows the language, else `speech_loss`.")
+    validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every (steps)", description="Steps between validations without samples; 0 validates at checkpoints only. If the best is selected by loss, a better step is saved at once.")
+    validation_disjoint_by: Literal["source", "speaker"] = Field("source", title="Validation split by", description="Exclude held-out clips from validation that share the `source` (recording) or the `speaker` with a training clip.")
+    patience: int = Field(0, ge=0, le=1000, title="Early-stopping patience", description="Stop after this many validations without improvement; 0 never stops.")
+    min_improvement: float = Field(0.0, ge=0.0, le=10.0, title="Minimum improvement", description="Early stopping ignores smaller improvements. In nats per code, or in the unit of the metric that selects the best checkpoint (for the CER 0.005 is half a point).")
+
+
+class HardwareOptions(Section):
+    """How the steps are computed on this machine."""
+
+    processes: int = Field(1, ge=1, le=64, title="Processes", description="Data-parallel processes on this machine, one per GPU; the effective batch is multiplied by it. For several machines use torchrun and leave this at 1.", json_schema_extra=_FIXED_ORDER)
+    sharding: Literal["none", "full"] = Field("none", title="Sharding", description="`none` (DDP): each process holds the whole model. `full` (FSDP): trained weights, gradients and optimizer state are sharded; scope `full` with several processes only. Checkpoints are the same.", json_schema_extra=_MAY_CHANGE)
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="Precision of frozen weights and computation; trained weights are always float32. `auto` is bfloat16 where supported, float16 with loss scaling on older GPUs (compute capability 7.5), else float32.", json_schema_extra=_FIXED_PRECISION)
+    activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Recompute activations in the backward pass: less memory, same result, about a third more time. `auto` turns it on when memory is short.", json_schema_extra=_MAY_CHANGE)
+    compile: Literal["off", "on"] = Field("off", title="torch.compile", description="Compile the layers: some minutes at the start, then faster steps on CUDA.", json_schema_extra=_MAY_CHANGE)
+
+
+class JobOptions(Section):
+    """How the job of a training waits, restarts and logs."""
+
+    tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Experiment tracker", description="Also log to `trackio` or `wandb` (must be installed), beside the run's journal and TensorBoard files.", json_schema_extra=_MAY_CHANGE)
+    wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="Wait in the queue until a GPU has this much free memory; later jobs may run first. 0 does not wait. Ignored on a CPU.", json_schema_extra=_MAY_CHANGE)
+    wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="Wait until no other program uses the GPU.", json_schema_extra=_MAY_CHANGE)
+    max_attempts: int = Field(1, ge=1, le=20, title="Max attempts", description="Number of starts: after a crash the run resumes from its last checkpoint. Configuration errors and a stop request are not retried.", json_schema_extra=_MAY_CHANGE)
+
+
+class TrainOptions(Options):
+    """Train the extended model on a dataset."""
+
+    extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.", json_schema_extra=_MADE_LAST | _FIXED_VOCABULARY)
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.", json_schema_extra=_MADE_LAST | _FIXED_ORDER)
+    scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.", json_schema_extra=_FIXED_GROUPS)
+    length: LengthOptions = Field(default_factory=LengthOptions)
+    batches: BatchOptions = Field(default_factory=BatchOptions, json_schema_extra=_OPTIMIZER)
+    optimization: OptimizationOptions = Field(default_factory=OptimizationOptions, json_schema_extra=_OPTIMIZER)
+    adapters: AdapterOptions = Field(default_factory=AdapterOptions, json_schema_extra=_ADAPTERS)
+    losses: TrainingLossOptions = Field(default_factory=TrainingLossOptions, json_schema_extra=_REGULARIZATION)
+    full: FullOptions = Field(default_factory=FullOptions, json_schema_extra=_FULL)
+    data: DataOptions = Field(default_factory=DataOptions, json_schema_extra=_DATA)
+    checkpoints: CheckpointOptions = Field(default_factory=CheckpointOptions, json_schema_extra=_CHECKPOINTS)
+    evaluation: TrainingEvaluationOptions = Field(default_factory=TrainingEvaluationOptions, json_schema_extra=_CHECKPOINTS)
+    hardware: HardwareOptions = Field(default_factory=HardwareOptions, json_schema_extra=_HARDWARE)
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of data order, dropout and samples.", json_schema_extra=_HARDWARE | _FIXED_ORDER)
+    job: JobOptions = Field(default_factory=JobOptions, json_schema_extra=_HARDWARE)
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.", json_schema_extra=_MAY_CHANGE)
 
 
 class PreflightOptions(TrainOptions):
@@ -980,21 +1158,21 @@ def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = 
 
     `in_float16`: whether it computes in float16, also if that was not asked for.
     """
-    if options.sharding == "none":
+    if options.hardware.sharding == "none":
         return
 
     # Each reason applies by itself, so that all are reported at once.
     reasons = [
-        (options.scope != "full" or options.full_trainable == "adapters",
+        (options.scope != "full" or options.full.full_trainable == "adapters",
          "rows and adapters are small: only scope `full` that changes the base itself has weights to shard",
          "train with sharding `none`"),
         (processes == 1, "there is only one process", "set `processes` to the number of GPUs"),
-        (options.ewc > 0, "the importance of the base's weights (ewc) is estimated on full gradients",
+        (options.full.ewc > 0, "the importance of the base's weights (ewc) is estimated on full gradients",
          "set ewc to 0; l2_sp pulls back without an estimate"),
-        (options.optimizer == "adamw8bit", "bitsandbytes' optimizer does not know tensors in parts",
+        (options.optimization.optimizer == "adamw8bit", "bitsandbytes' optimizer does not know tensors in parts",
          "choose the optimizer `adamw`, whose state is shared out"),
-        (options.compile == "on", "compiled layers were never tried in parts", "set compile to `off`"),
-        (options.precision == "float16" or in_float16,
+        (options.hardware.compile == "on", "compiled layers were never tried in parts", "set compile to `off`"),
+        (options.hardware.precision == "float16" or in_float16,
          "the scaled loss of float16 was never tried in parts", "choose the precision `bfloat16` or `float32`"),
     ]
 

@@ -20,7 +20,8 @@ import torch
 
 from config import schema
 from config.errors import UserError
-from config.schema import ANY_STEPS, PreflightOptions, TrainOptions
+from config.loading import parse_options
+from config.schema import ANY_STEPS, LengthOptions, PreflightOptions, TrainOptions, without_sections
 from core import compute, train
 from core.jobs import checkpoint_names
 from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
@@ -49,22 +50,22 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     start = time.monotonic()
     not_tried, reporter = untried_parts(options), WarningCounter(reporter)
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
-        schema.check_sharding(options, schema.get_world_size(options.processes))
-        check_devices(options.processes, compute.setup_device(options.device))
+        schema.check_sharding(options, schema.get_world_size(options.hardware.processes))
+        check_devices(options.hardware.processes, compute.setup_device(options.device))
         training_run, estimate = train.prepare_run(preflight_options(options), workspace, reporter, max_clips=CLIPS)
 
     trainer = training_run.trainer
     for message in run_plan.training_warnings(trainer, reporter.directory, options):
         reporter.emit(WarningRaised(message))
     check_stop(reporter)
-    if options.compile == "on":
+    if options.hardware.compile == "on":
         with _part(reporter, "compile", "Train with compile off: torch finds no compiler that works here."):
             _compile(trainer.tts.device)
 
     # The parts run in the order of the training, so that the first that fails is named.
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
-            alike = _prepare(workspace, options, training_run)
+            alike = _prepare(workspace, options.dataset, training_run)
         with _part(reporter, "two steps and save", "Try float32, a smaller batch, or the CPU, to see which it is."):
             train.train_loop(training_run)
         folder = checkpoint_names.folder_of(reporter.directory, STEPS)
@@ -84,7 +85,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     return {
         "ready": estimate.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
-        "memory_bytes": estimate.needed, "training": _expected(estimate, options),
+        "memory_bytes": estimate.needed, "training": _expected(estimate, options.length),
         "seconds_a_step": round(estimate.mean_step_s, 3),
         "seconds": round(time.monotonic() - start, 1), "not_tried": " ".join(not_tried),
     }
@@ -100,50 +101,50 @@ class WarningCounter(ForwardingReporter):
         self.warnings += isinstance(event, WarningRaised)
 
 
-def _expected(estimate: Estimate, options: TrainOptions) -> str:
+def _expected(estimate: Estimate, length: LengthOptions) -> str:
     """How long the training will take, from timed passes over clips of all its data; empty if it does not fit."""
     if not estimate.fits:
         return ""
     seconds = estimate.mean_step_s
-    fitting = int(60 * options.minutes_of_steps / seconds) if options.max_minutes and seconds else options.steps
-    if fitting < options.steps:
-        limit = "" if options.steps == ANY_STEPS else f" of the {options.steps}"
-        return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting}{limit} steps, without the "
+    fitting = int(60 * length.minutes_of_steps / seconds) if length.max_minutes and seconds else length.steps
+    if fitting < length.steps:
+        limit = "" if length.steps == ANY_STEPS else f" of the {length.steps}"
+        return (f"the time limit of {length.max_minutes:g} min, which holds about {fitting}{limit} steps, without the "
                 "samples at checkpoints")
-    if options.steps == ANY_STEPS:
-        return f"{options.max_epochs:g} epochs, {seconds:.3g} s a step, without the samples at checkpoints"
-    return f"{duration_range(estimate, options.steps)} for {options.steps} steps, without the samples at checkpoints"
+    if length.steps == ANY_STEPS:
+        return f"{length.max_epochs:g} epochs, {seconds:.3g} s a step, without the samples at checkpoints"
+    return f"{duration_range(estimate, length.steps)} for {length.steps} steps, without the samples at checkpoints"
 
 
 def preflight_options(options: TrainOptions) -> TrainOptions:
     """The options of the two steps: at the full learning rate, and without what `untried_parts` lists."""
-    values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "max_epochs": 0.0,
              "validate_every": 0, "patience": 0,
-             "evaluation_sentences": min(1, options.evaluation_sentences), "keep_last": 1,
+             "evaluation_sentences": min(1, options.evaluation.evaluation_sentences), "keep_last": 1,
              "compile": "off",
-             "processes": 1, "sharding": "none", "fisher_clips": min(_FISHER, options.fisher_clips)}
-    return TrainOptions(**{**values, **short})
+             "processes": 1, "sharding": "none", "fisher_clips": min(_FISHER, options.full.fisher_clips)}
+    values = options.model_dump(mode="json", include=set(TrainOptions.model_fields))
+    return parse_options(TrainOptions, {**without_sections(TrainOptions, values), **short})
 
 
 def untried_parts(options: TrainOptions) -> list[str]:
     """The parts of the training that the preflight leaves out, a sentence each, with the reason."""
     not_tried = []
-    if options.compile == "on":
+    if options.hardware.compile == "on":
         not_tried.append("The model's layers are not compiled, which takes minutes; only a small function is, to test "
                          "the compiler of this machine.")
-    if options.processes > 1:
-        sharded = ", and the model is not sharded" if options.sharding != "none" else ""
-        not_tried.append(f"The {options.processes} processes are not started{sharded}: the preflight is one process "
-                         "with the whole model.")
-    if options.tracker != "none":
-        not_tried.append(f"Nothing is sent to {options.tracker}.")
-    if options.scope == "full" and not options.replay_datasets.strip():
+    if options.hardware.processes > 1:
+        sharded = ", and the model is not sharded" if options.hardware.sharding != "none" else ""
+        not_tried.append(f"The {options.hardware.processes} processes are not started{sharded}: the preflight is one "
+                         "process with the whole model.")
+    if options.job.tracker != "none":
+        not_tried.append(f"Nothing is sent to {options.job.tracker}.")
+    if options.scope == "full" and not options.full.replay_datasets.strip():
         not_tried.append(f"If the base synthesizes the clips to replay, the preflight has {CLIPS // 2} of them; "
                          "the training synthesizes all of them before its first step, and its log shows the time.")
-    if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
+    if options.scope == "full" and options.full.ewc and options.full.fisher_clips > _FISHER:
         not_tried.append(f"The importance of the base's weights (EWC) is estimated on {_FISHER} clips, not on "
-                         f"{options.fisher_clips}.")
+                         f"{options.full.fisher_clips}.")
     return not_tried
 
 
@@ -153,10 +154,10 @@ def _compile(device: torch.device) -> None:
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
-def _prepare(workspace: Workspace, options: TrainOptions, training_run: TrainingRun) -> float:
+def _prepare(workspace: Workspace, name: str, training_run: TrainingRun) -> float:
     """Extract the features of the clips again. Returns the share of codes that are equal to the cached ones."""
     tts, features_by_id = training_run.trainer.tts, {item.id: item for item in training_run.trainer.data.train}
-    dataset = manifest.load(workspace.dataset(options.dataset))
+    dataset = manifest.load(workspace.dataset(name))
     extractor: Extractor = tts.family.load_extractor(tts.base_folder, tts.device)
     same = total = 0
     for clip in dataset.clips:

@@ -24,7 +24,8 @@ import torch
 
 from config import confinement, schema
 from config.errors import UserError
-from config.schema import ANY_STEPS, TrainOptions
+from config.loading import parse_options
+from config.schema import ANY_STEPS, TrainOptions, without_sections
 from core import compute, wait_policy
 from core.dataset import review
 from core.jobs.checkpoint_names import checkpoint_steps
@@ -49,20 +50,19 @@ _FALL_FACTOR = 0.99  # warn if the mean loss is above 0.99 times the first one
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
-    schema.check_sharding(options, schema.get_world_size(options.processes))
+    schema.check_sharding(options, schema.get_world_size(options.hardware.processes))
     is_new = not checkpoint_steps(reporter.directory)
     if is_new:
-        warning = review.check_texts_match(workspace, options.dataset, options.mismatch_action)
+        warning = review.check_texts_match(workspace, options.dataset, options.data.mismatch_action)
         if warning:
             reporter.emit(WarningRaised(warning))
     device = compute.setup_device(options.device)
-    blocking_s = wait_policy.blocking_s()
-    with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
-        with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)],
+    blocking_s, values = wait_policy.blocking_s(), options.model_dump(mode="json")
+    with trackers.open_trackers(reporter, options.job.tracker, without_sections(TrainOptions, values)) as reporter:
+        with distributed.launch(options.hardware.processes, device, ["-m", "core.train", str(workspace.path)],
                                 workspace.path) as group:
             # The other ranks take the values of rank 0 in `run_other_rank`; its device replaces `auto`.
-            values = {**options.model_dump(mode="json"), "device": device.type}
-            group.broadcast((reporter.directory.name, values))
+            group.broadcast((reporter.directory.name, {**values, "device": device.type}))
             training_run, _ = prepare_run(options, workspace, reporter, group)
             train_loop(training_run)
         return {**run_result(training_run.trainer, reporter),
@@ -80,7 +80,7 @@ def run_other_rank(workspace: Workspace) -> None:
     try:
         name, values = group.broadcast(None)
         reporter = SilentReporter(workspace.runs / name)
-        training_run, _ = prepare_run(TrainOptions(**values), workspace, reporter, group)
+        training_run, _ = prepare_run(parse_options(TrainOptions, values), workspace, reporter, group)
         train_loop(training_run)
     except AbortedByRank0:
         pass
@@ -151,7 +151,7 @@ def train_loop(training_run: TrainingRun) -> None:
         watch.read_journal(reporter.directory, trainer.step)
 
     def is_checkpoint_due() -> bool:
-        return finished or trainer.step % options.checkpoint_every == 0
+        return finished or trainer.step % options.checkpoints.checkpoint_every == 0
 
     if trainer.step == 0:
         training_run.evaluate_base()
@@ -199,11 +199,11 @@ def train_loop(training_run: TrainingRun) -> None:
             f"of {early.best:.4f} at step {early.best_step}."))
     elif trainer.step < trainer.schedule.steps:
         reporter.emit(WarningRaised(
-            f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
+            f"The time limit of {options.length.max_minutes:g} minutes ended the training at step {trainer.step} of "
             f"{trainer.schedule.steps}, before the end of the learning-rate schedule."))
     elif trainer.step < trainer.max_steps < ANY_STEPS:
         reporter.emit(WarningRaised(
-            f"{trainer.step} of {trainer.max_steps} steps fitted into the time limit of {options.max_minutes:g} "
+            f"{trainer.step} of {trainer.max_steps} steps fitted into the time limit of {options.length.max_minutes:g} "
             "minutes; the learning-rate schedule was shortened to them."))
 
 
@@ -290,8 +290,8 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     options = trainer.options
     steps = trainer.schedule.steps
     seconds_left = trainer.seconds / trainer.step * (steps - trainer.step)
-    if options.max_minutes:
-        seconds_left = min(seconds_left, max(0.0, options.minutes_of_steps * 60 - trainer.seconds))
+    if options.length.max_minutes:
+        seconds_left = min(seconds_left, max(0.0, options.length.minutes_of_steps * 60 - trainer.seconds))
     memory_bytes, memory_of = memory_plan.peak_since_last_call(trainer.tts.device)
     return Step(
         step=trainer.step, total_steps=steps, speech_loss=losses.speech, text_loss=losses.text,

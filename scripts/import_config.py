@@ -15,6 +15,7 @@ import yaml
 import scripts  # noqa: F401  so that this file can be run directly, see scripts/scripts.py
 from config import foreign_settings
 from config.errors import UserError
+from config.schema import TrainOptions, in_sections
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, script_parser
 
@@ -37,7 +38,8 @@ def translate(_workspace: Workspace, args: argparse.Namespace) -> Mapping[str, A
         if target.exists():
             raise UserError(f"There already is a file {target}.", "Choose another name.")
         try:
-            target.write_text(yaml.safe_dump(dict(translation.options), sort_keys=False), encoding="utf-8")
+            options = in_sections(TrainOptions, translation.options)
+            target.write_text(yaml.safe_dump(options, sort_keys=False), encoding="utf-8")
         except OSError as error:
             raise UserError(f"{target} could not be written: {error.strerror}.", "Choose another folder.") from error
         print(f"Preset: {target}. Train with it: python -m scripts train --config {target}")

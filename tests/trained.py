@@ -45,7 +45,7 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
         for rows in new_rows(tts.lm.module, tts.lm.text_tables).values():
             rows += 0.1 * torch.randn(rows.shape, generator=noise)
     if scope != "rows":
-        wanted = replace(plan_adapters(options, tts.lm.adapter_targets), dropout=0.0)
+        wanted = replace(plan_adapters(options.adapters, tts.lm.adapter_targets, options.length.steps), dropout=0.0)
         adapters = Adapters.fresh(tts.lm.module, wanted, seed=1)
         with torch.no_grad():
             for value in adapters.parameters().values():
@@ -56,10 +56,11 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     record = CheckpointRecord(
         run=name, step=8, scope=scope, extension=options.extension, dataset=options.dataset,
         rows_hash=untrained.rows_hash, frozen_hash=frozen, origin=tts.origin, adapter_rank=4,
-        recogniser=options.recogniser, recogniser_language=options.recogniser_language,
+        recogniser=options.evaluation.recogniser, recogniser_language=options.evaluation.recogniser_language,
         text_library=tts.front_end.text_library)
+    schedule = LearningRateSchedule.from_options(options.optimization, options.length.steps)
     state = TrainerState(
-        step=8, seconds=1.0, skipped_batches=0, schedule=LearningRateSchedule.of(options), max_minutes=0.0,
+        step=8, seconds=1.0, skipped_batches=0, schedule=schedule, max_minutes=0.0,
         sampler=SamplerState(), replay_sampler=SamplerState(), data_fingerprint="", content_hash="",
         tensors={"generator": torch.zeros(4)}, microbatch_plan=MicrobatchPlan(), world_size=1, precision="float32",
         numeric_environment="the test's")

@@ -19,7 +19,8 @@ import numpy as np
 import soundfile
 import torch
 
-from config.schema import CertifyOptions, ExportOptions, ExtendOptions, TrainOptions
+from config.loading import parse_options
+from config.schema import CertifyOptions, ExportOptions, ExtendOptions, TrainOptions, without_sections
 from core import certify, extend, train
 from core.jobs.events import Event, Result, Step
 from core.workspace import Workspace
@@ -219,4 +220,9 @@ def train_options(**changes: object) -> TrainOptions:
         "extension": "tiny-am", "dataset": "demo-am", "steps": 8, "batch_size": 4, "warmup": 2, "adapter_rank": 4,
         "checkpoint_every": 4, "evaluation_sentences": 2, "precision": "float32", "device": DEVICE.type, **changes,
     }
-    return TrainOptions(**values)  # type: ignore[arg-type]
+    return parse_options(TrainOptions, values)
+
+
+def train_settings(**changes: object) -> dict[str, object]:
+    """The values of `train_options` by their names without sections."""
+    return without_sections(TrainOptions, train_options(**changes).model_dump(mode="json"))

@@ -13,7 +13,7 @@ import yaml
 from config import foreign_settings
 from config.errors import UserError
 from config.foreign_settings import Translation
-from config.schema import TrainOptions
+from config.schema import TrainOptions, in_sections, option_fields
 from core.jobs.reporter import pluralize
 from core.sources import source_preview
 from ui import job_views
@@ -65,7 +65,8 @@ def settings_view(translation: Translation) -> Html:
         short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
         option = f"{entry.option}: {translation.options[entry.option]}" if entry.option else "–"
         rows.append((element("code", entry.key), short, element("code", option), entry.here))
-    preset = yaml.safe_dump(dict(translation.options), sort_keys=False) if translation.options else ""
+    options = in_sections(TrainOptions, translation.options)
+    preset = yaml.safe_dump(options, sort_keys=False) if options else ""
     file = element("details", element("summary", "As a preset file (--config)"),
                    element("pre", element("code", preset))) if preset else NOTHING
     return join((table(("Key there", "Value", "Option here", "Why"), rows), file))
@@ -76,7 +77,8 @@ def _fill(form: OptionsForm, options: str) -> Sequence[object]:
     if not options:
         raise UserError("No file of settings was read.", "Upload one first.")
     values = json.loads(options)
-    titles = [TrainOptions.model_fields[name].title or name for name in values if name in form.names]
+    fields = option_fields(TrainOptions)
+    titles = [fields[name].title or name for name in values if name in form.names]
     updates = []
     for name, widget in zip(form.names, form.widgets, strict=True):
         # A field that may be empty is a text box.

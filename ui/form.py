@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 
 from config.arguments import flags, to_arguments
 from config.errors import UserError
-from config.loading import plain_faults
-from config.schema import GROUPS, Options, about
+from config.loading import option_titles, plain_faults
+from config.schema import GROUPS, Options, about, in_sections
 from core.jobs.verbs import VERBS
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
@@ -69,10 +69,9 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormFi
     skipped = set(leave_out)
     fields = []
     for flag in flags(model):
-        name = ".".join(flag.path)
         is_tuple = get_origin(flag.field.annotation) is tuple
-        if name not in skipped and not is_tuple and not about(flag.field, "command_line_only"):
-            fields.append(_entry(name, flag.field))
+        if flag.option not in skipped and not is_tuple and not about(flag.field, "command_line_only"):
+            fields.append(_entry(flag.option, flag.field))
     return tuple(fields)
 
 
@@ -218,10 +217,11 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
         inside[inner] = value
 
     try:
-        return model.model_validate(nested)
+        return model.model_validate(in_sections(model, nested))
     except ValidationError as error:
         # The error names fields as the form labels them.
         titles = {".".join(flag.path): flag.field.title for flag in flags(model) if flag.field.title}
+        titles |= {path: title for path, (_name, title) in option_titles(model).items()}
         faults, hint = plain_faults(error, titles)
         raise UserError(" ".join(f"{fault}." for fault in faults), hint) from error
 

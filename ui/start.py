@@ -21,12 +21,16 @@ from config.loading import parse_options
 from config.schema import (
     ANY_STEPS,
     AS_IS,
+    BatchOptions,
     CompareOptions,
     ExtendOptions,
+    LengthOptions,
     Options,
     PrepareOptions,
     TokenizerOptions,
     TrainOptions,
+    option_value,
+    with_values,
 )
 from core.dataset import languages, review
 from core.dataset.review import check_texts_match
@@ -566,7 +570,7 @@ def further_options(workspace: Workspace, states: Sequence[JobState], length: st
     settings = training.job.settings
     family = find_entry(read_extension(workspace.extension(str(settings.get("extension", "")))).origin.family)
     _, length_options = training_options(workspace, family, str(settings.get("dataset", "")), length, gpus)
-    length_of = {name: getattr(length_options, name) for name in ("steps", "max_minutes", "checkpoint_every")}
+    length_of = {name: option_value(length_options, name) for name in ("steps", "max_minutes", "checkpoint_every")}
     return parse_options(TrainOptions, {**settings, **length_of, "init_from": f"run:{training.id}"})
 
 
@@ -626,7 +630,7 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
     model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
     steps, minutes = (training.job.settings.get(name) for name in ("steps", "max_minutes"))
     # The length is read back from the options, which do not name it.
-    quick = steps == _quick(_family_or_first(workspace, model)).steps
+    quick = steps == _quick(_family_or_first(workspace, model)).length.steps
     timed = next((length for length in MINUTES if steps == ANY_STEPS and minutes == float(length)), FULL)
     chosen = {"start_length": QUICK if quick else timed} | ({"start_model": model} if model else {})
 
@@ -722,8 +726,9 @@ def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -
     offered = []
     for length in (FULL, QUICK, *MINUTES):
         preset, options = training_options(workspace, family, view.values.get("start_dataset", ""), length, gpus)
-        name = {FULL: "Full" if options.max_minutes else f"Preset {preset}", QUICK: "Quick test"}.get(length, "")
-        offered.append((length_title(name, options, step_seconds(workspace, view, options, gpus)), length))
+        name = {FULL: "Full" if options.length.max_minutes else f"Preset {preset}", QUICK: "Quick test"}.get(length, "")
+        step_s = step_seconds(workspace, view, options.batches, gpus)
+        offered.append((length_title(name, options.length, step_s), length))
     return _choices(offered, view.values.get("start_length", ""))
 
 
@@ -757,17 +762,18 @@ def step_budget(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> S
         return None
     family, dataset = _family_or_first(workspace, view.values["start_model"]), view.values.get("start_dataset", "")
     # The preset's number of steps is the measure of enough.
-    needed = training_options(workspace, family, dataset, FULL, gpus)[1].steps
+    needed = training_options(workspace, family, dataset, FULL, gpus)[1].length.steps
 
     def fitting(length: str) -> int | None:
         options = training_options(workspace, family, dataset, length, gpus)[1]
-        step_s = step_seconds(workspace, view, options, gpus)
+        step_s = step_seconds(workspace, view, options.batches, gpus)
         if step_s is None:
             return None
-        return min(options.steps, int(60 * options.max_minutes / step_s)) if options.max_minutes else options.steps
+        steps, max_minutes = options.length.steps, options.length.max_minutes
+        return min(steps, int(60 * max_minutes / step_s)) if max_minutes else steps
 
     chosen = fitting(length)
-    step_s = step_seconds(workspace, view, training_options(workspace, family, dataset, length, gpus)[1], gpus)
+    step_s = step_seconds(workspace, view, training_options(workspace, family, dataset, length, gpus)[1].batches, gpus)
     if chosen is None or step_s is None:
         return None
 
@@ -789,7 +795,7 @@ def too_short_notice(budget: StepBudget) -> Html:
         f"{budget.needed_time} here. {enough}"), role="alert")
 
 
-def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:
+def length_title(name: str, options: LengthOptions, step_s: float | None) -> str:
     """Such as `Full: 5 min, about 620 of 800 steps here`; `step_s`: seconds of a step, where they were measured."""
     minutes, steps = options.max_minutes, options.steps
     if not minutes:
@@ -804,12 +810,12 @@ def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:
     return f"{name}{': ' if name else ''}{minutes:g} min, {held}"
 
 
-def step_seconds(workspace: Workspace, view: View, options: TrainOptions, gpus: Sequence[Gpu]) -> float | None:
+def step_seconds(workspace: Workspace, view: View, options: BatchOptions, gpus: Sequence[Gpu]) -> float | None:
     """Seconds of a step with this batch of the chosen model on this machine, by the last training or preflight.
 
     One that is alive does not count: each of its steps would change the labels.
     """
-    device, batch = "cuda" if gpus else "cpu", options.batch_size * options.gradient_accumulation
+    device, batch = "cuda" if gpus else "cpu", options.clips_a_step(1)
     model = view.values["start_model"]
     return view.once(("timed", model), lambda: _timed(workspace, view.jobs, model)).get((device, batch))
 
@@ -852,7 +858,7 @@ def _batch_of(job: Job) -> int | None:
         options = parse_options(TrainOptions, job.settings)
     except UserError:
         return None
-    return options.batch_size * options.gradient_accumulation
+    return options.batches.clips_a_step(1)
 
 
 def training_options(workspace: Workspace, family: CatalogEntry, dataset: str, length: str,
@@ -863,7 +869,7 @@ def training_options(workspace: Workspace, family: CatalogEntry, dataset: str, l
     preset = chosen_preset(workspace, family, dataset, gpus)
     if length not in MINUTES:
         return preset.title, preset.options
-    return preset.title, preset.options.model_copy(update={"steps": ANY_STEPS, "max_minutes": float(length)})
+    return preset.title, with_values(preset.options, {"steps": ANY_STEPS, "max_minutes": float(length)})
 
 
 def pace(workspace: Workspace, view: View) -> str:
@@ -902,7 +908,7 @@ def chosen_preset(workspace: Workspace, family: CatalogEntry, dataset: str,
 
 def _quick(family: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
-    return presets.for_family(family.name, "train", TrainOptions).model_copy(update=dict(_QUICK[family.preset]))
+    return with_values(presets.for_family(family.name, "train", TrainOptions), _QUICK[family.preset])
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -924,7 +930,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
                    "remove_unspoken": own.remove_unspoken}
 
     _, train = training_options(workspace, family, dataset, length, gpus)
-    train = train.model_copy(update={"mismatch_action": "stop"})  # nobody may be there to read a warning
+    train = with_values(train, {"mismatch_action": "stop"})  # nobody may be there to read a warning
     if dataset in workspace.list_datasets():
         check_texts_match(workspace, dataset, "stop")
 

@@ -14,7 +14,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.resume_options import CHANGEABLE
-from config.schema import LENGTHS, TrainOptions, is_zero
+from config.schema import LENGTHS, TrainOptions, is_zero, option_fields
 from core.dataset import review
 from core.dataset.review import TextMatch
 from core.jobs import checkpoint_names, control
@@ -47,7 +47,8 @@ shown();
 watch('value', shown);"""
 _PRESET_INPUTS = ("train.dataset", "train.extension", "train.device", "preset", "memory")
 _PRESET_FIELDS = presets.set_options()
-_PRESET_DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _PRESET_FIELDS}
+_FIELDS = option_fields(TrainOptions)
+_PRESET_DEFAULTS: Mapping[str, Value] = {name: _FIELDS[name].default for name in _PRESET_FIELDS}
 
 
 def build(page: Page) -> None:
@@ -160,7 +161,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
 
     def setting(name: str, view: View) -> object:
         state = selected_run(view)
-        default = TrainOptions.model_fields[name].default
+        default = _FIELDS[name].default
         return gr.update(value=state.job.settings.get(name, default) if state else default)
 
     # The fields show the options of the chosen run, and the fold is hidden while it trains.
@@ -176,7 +177,7 @@ def _build_resume(page: Page, notice: gr.HTML) -> None:
         # Only options that differ from the run's are changes.
         settings = load_job(page.workspace, run).settings
         changes = {name: value for name, value in zip(CHANGEABLE, values, strict=True)
-                   if not same_value(value, cast(Value, settings.get(name, TrainOptions.model_fields[name].default)))}
+                   if not same_value(value, cast(Value, settings.get(name, _FIELDS[name].default)))}
         return page.resume(run, changes, checkpoint or "")
 
     page.on(button.click, resume, [page.run, step, *widgets], [notice])
@@ -374,10 +375,9 @@ def _option_table(states: Sequence[JobState]) -> Html:
     if not names:
         return paragraph("These runs have the same options.", class_="small")
 
-    fields = TrainOptions.model_fields
     rows = []
     for name in names:
-        title = (name in fields and fields[name].title) or name
+        title = (name in _FIELDS and _FIELDS[name].title) or name
         rows.append((title, *(str(state.job.settings.get(name, "–")) for state in states)))
     return join((element("h2", "Different options"),
                  table(("Option", *(_run_label(state) for state in states)), rows)))
@@ -558,10 +558,9 @@ def reset_preset(*values: Value) -> Sequence[object]:
 
 def about_view(preset: FittedPreset, changed: Mapping[str, str]) -> Html:
     """The purpose of the preset, why it was chosen, what it sets, and what a person changed."""
-    fields = TrainOptions.model_fields
-    values = job_views.facts([(fields[name].title or name, "as attention" if value is None else value)
+    values = job_views.facts([(_FIELDS[name].title or name, "as attention" if value is None else value)
                               for name, value in preset.values.items()])
-    changes = [f"{fields[name].title}: {value or 'empty'} (preset: {preset.values.get(name, _PRESET_DEFAULTS[name])})"
+    changes = [f"{_FIELDS[name].title}: {value or 'empty'} (preset: {preset.values.get(name, _PRESET_DEFAULTS[name])})"
                for name, value in changed.items()]
     return join((
         div(f"notice {'good' if preset.measured else 'wait'}", element("strong", preset.title),

@@ -17,7 +17,7 @@ from gradio.blocks import Block
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import Options, TokenizerOptions
+from config.schema import Options, TokenizerOptions, option_fields
 from core.dataset import languages
 from core.jobs import control
 from core.jobs.job import Job, load_job
@@ -234,7 +234,7 @@ def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource
         field = f"{verb}.{name}"
         names = source(replace(view, values=chosen))
         if chosen[field] not in names and chosen[field] not in names_being_created(view, verb, name):
-            default = VERBS[verb].options.model_fields[name].default
+            default = option_fields(VERBS[verb].options)[name].default
             chosen[field] = default if default in names else names[0] if names else ""
     return replace(view, values=chosen)
 
@@ -278,7 +278,7 @@ def prerequisite_of(verb: str, name: str) -> str:
     """
     kind = VERBS[verb].needs.get(name, "")
     required = kind in _PREREQUISITES and name not in VERBS[verb].makes
-    return kind if required and VERBS[verb].options.model_fields[name].default != "" else ""
+    return kind if required and option_fields(VERBS[verb].options)[name].default != "" else ""
 
 
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
@@ -286,7 +286,7 @@ def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) ->
     for name, value in zip(names, values, strict=True):
         kind = prerequisite_of(verb, name)
         if kind and not str(value or "").strip():
-            title = VERBS[verb].options.model_fields[name].title
+            title = option_fields(VERBS[verb].options)[name].title
             raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[kind][2])
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import TrainOptions, option_fields
 from core.jobs import checkpoint_names, locks
 from core.jobs.events import Queued, Renamed, Stopped, append_event
 from core.jobs.job import Job, change_options, choose_device
@@ -113,7 +113,7 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False,
                 f"{job.id} cannot be resumed: it is {STATUS_TITLES[state.status]}.",
                 "Only a job that was stopped, failed or crashed can be resumed; start a new one"
                 + (f", for example from its weights: --init-from run:{job.id}; on the page: "
-                   f"{TrainOptions.model_fields['init_from'].title} on the Train tab. Or return to an earlier "
+                   f"{option_fields(TrainOptions)['init_from'].title} on the Train tab. Or return to an earlier "
                    f"checkpoint of it: --resume {job.id}@STEP."
                    if job.verb == "train" and state.status == "finished" else "."),
             )

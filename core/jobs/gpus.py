@@ -226,7 +226,7 @@ class GpuWait:
         reason that differs from the last one in numbers alone is not repeated.
         """
         options = self._job.options()
-        if not isinstance(options, TrainOptions) or not (options.wait_for_gpu_gib or options.wait_for_idle_gpu):
+        if not isinstance(options, TrainOptions) or not (options.job.wait_for_gpu_gib or options.job.wait_for_idle_gpu):
             return None
         if self._job.device != "cuda":
             self._reporter.emit(WarningRaised("Waiting for a GPU has no effect: this job runs on the CPU."))
@@ -239,8 +239,8 @@ class GpuWait:
             return None
 
         # On a machine with fewer GPUs than processes, the job waits for all of them.
-        free = [gpu for gpu in gpus if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
-        if len(free) >= min(options.processes, len(gpus)):
+        free = [gpu for gpu in gpus if is_free(gpu, options.job.wait_for_gpu_gib, options.job.wait_for_idle_gpu)]
+        if len(free) >= min(options.hardware.processes, len(gpus)):
             free.sort(key=lambda gpu: -gpu.free_mib)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
             names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
@@ -265,9 +265,9 @@ def is_free(gpu: Gpu, free_gib: float, idle: bool) -> bool:
 def wait_reason(gpus: Sequence[Gpu], options: TrainOptions) -> str:
     """What the job waits for, and what there is."""
     demands = " and ".join(part for part in (
-        f"{options.wait_for_gpu_gib:g} GiB of free memory" if options.wait_for_gpu_gib else "",
-        "no other program at work" if options.wait_for_idle_gpu else "") if part)
-    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(gpus))} GPUs"
+        f"{options.job.wait_for_gpu_gib:g} GiB of free memory" if options.job.wait_for_gpu_gib else "",
+        "no other program at work" if options.job.wait_for_idle_gpu else "") if part)
+    count = "a GPU" if options.hardware.processes == 1 else f"{min(options.hardware.processes, len(gpus))} GPUs"
     memory = "; ".join(f"GPU {gpu.index} has {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free"
                        + (f", {gpu.utilization_percent}% load" if gpu.utilization_percent is not None else "")
                        for gpu in gpus)

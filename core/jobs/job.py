@@ -20,7 +20,7 @@ import yaml
 from config import foreign, resume_options
 from config.errors import ErrorKind, UserError
 from config.loading import SomeOptions, parse_options
-from config.schema import SHARD_MERGE, Options, TrainOptions
+from config.schema import SHARD_MERGE, Options, TrainOptions, option_value, with_values, without_sections
 from core.jobs.events import MAX_TIME
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
@@ -32,7 +32,10 @@ DEVICE_FILES = Path("/dev")  # the driver shows its GPUs here; a test shows othe
 
 @dataclass(frozen=True)
 class Job:
-    """A verb and its options. `settings` are the unchecked options of `config.yaml`; `options()` checks them."""
+    """A verb and its options; `options()` checks them.
+
+    `settings` are the unchecked options of `config.yaml` by their names without sections, as a form names them.
+    """
 
     directory: Path
     verb: str
@@ -140,18 +143,19 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
 
     # Short ids are completed now, because later jobs may have ids that begin in the same way.
     directory = resolve_inside(workspace.runs, job_id or new_job_id(workspace, verb))
-    settings = with_whole_ids(workspace, verb, options).model_dump(mode="json")
+    values = with_whole_ids(workspace, verb, options).model_dump(mode="json")
+    settings = without_sections(VERBS[verb].options, values)
     job = Job(directory, verb, choose_device(verb, settings), tuple(after), time.time(), settings)
 
     # The folder appears with its configuration or not at all.
     try:
         with atomic_directory(directory, "Free some disk space or choose another workspace.") as temporary:
-            values = {"verb": verb, "device": job.device, "after": list(after), "created": job.created,
-                      "options": job.settings}
+            config = {"verb": verb, "device": job.device, "after": list(after), "created": job.created,
+                      "options": values}
             path = temporary / "config.yaml"
             # A resume needs an address as it was given, with its password.
             path.touch(mode=0o644 if public_settings(settings) == settings else 0o600)
-            path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+            path.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except UserError:
         check_id_free(workspace, directory.name)
         raise
@@ -162,12 +166,12 @@ def with_whole_ids(workspace: Workspace, verb: str, options: SomeOptions) -> Som
     """`options` with the whole ids of jobs for short ones; `UserError` if a short id is that of several."""
     changes = dict[str, object]()
     for name, kind in VERBS[verb].needs.items():
-        value = getattr(options, name)
+        value = option_value(options, name)
         full = (tuple(map(workspace.whole_reference, value)) if isinstance(value, tuple)
                 else workspace.whole_id(value) if kind == "run" else workspace.whole_reference(value))
         if full != value:
             changes[name] = full
-    return options.model_copy(update=changes) if changes else options
+    return with_values(options, changes) if changes else options
 
 
 def check_id_free(workspace: Workspace, job_id: str) -> None:
@@ -186,16 +190,21 @@ def load_job_directory(directory: Path) -> Job:
     path = directory / "config.yaml"
     try:
         values = foreign.read_yaml(path)
+        verb, settings = str(values["verb"]), dict(values["options"])
+        if verb in VERBS:
+            settings = without_sections(VERBS[verb].options, settings)
         job = Job(
-            directory=directory.absolute(), verb=str(values["verb"]), device=str(values["device"]),
+            directory=directory.absolute(), verb=verb, device=str(values["device"]),
             after=tuple(str(other) for other in values["after"]), created=float(values["created"]),
-            settings=dict(values["options"]),
+            settings=settings,
         )
         if not 0 <= job.created < MAX_TIME or not all(isinstance(name, str) for name in job.settings):
             raise ValueError("its time or its options have a wrong type")
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise UserError(f"{path} is not the configuration of a job: {foreign.reason_of(error)}.",
                         "Start the job again.") from error
+    except UserError as error:
+        raise UserError(f"{path} is not the configuration of a job: {error.message}", error.hint) from error
     if job.verb not in VERBS:
         raise UserError(f"{path} asks for the verb {job.verb!r}, which is unknown.", f"Known: {', '.join(VERBS)}.")
     return job

@@ -46,6 +46,7 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
     UnpackOptions,
+    without_sections,
 )
 from core.jobs.events import Result
 from core.workspace import Workspace
@@ -247,7 +248,7 @@ def import_work(name: str) -> VerbFunction:
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:
-    """Options of `verb` in a YAML file.
+    """Options of `verb` in a YAML file, by their names without sections.
 
     The file holds only these options, or a section for each of several verbs (`presets/demo.yaml`), or it is the
     `config.yaml` of a job, to repeat the job. Settings of another training program are translated for `train`.
@@ -267,4 +268,4 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     if "verb" in values and values["verb"] not in (verb, other):
         raise UserError(f"The preset {path} is for {values['verb']!r}, not for {verb!r}.", "Give the right file.")
     options = values.get("options", {}) if "verb" in values else values
-    return {str(name): value for name, value in options.items()}
+    return without_sections(VERBS[verb].options, {str(name): value for name, value in options.items()})

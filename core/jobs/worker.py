@@ -263,7 +263,7 @@ def supervise(job: Job, lock: FileLock, run_worker: Callable[..., int]) -> int:
     group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # only if the session belongs to this job alone
     try:
         options = job.options()
-        attempts = options.max_attempts if isinstance(options, TrainOptions) else 1
+        attempts = options.job.max_attempts if isinstance(options, TrainOptions) else 1
     except UserError:  # invalid options, which the child reports
         attempts = 1
 

@@ -17,7 +17,7 @@ import yaml
 from config import foreign
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import Options, TrainOptions
+from config.schema import Options, TrainOptions, option_fields
 from core.jobs.gpus import Gpu
 from core.jobs.reporter import duration_text
 from core.jobs.verbs import PRESET_ABOUT, read_preset
@@ -161,7 +161,7 @@ def set_options() -> tuple[str, ...]:
     for family in catalog.CATALOG:
         for name in NAMES:
             names |= set(fit(family.name, SpeechAmount(), (), name, "16").values)
-    return tuple(name for name in TrainOptions.model_fields if name in names)
+    return tuple(name for name in option_fields(TrainOptions) if name in names)
 
 
 def tokens_per_second(family: str) -> float:

@@ -228,9 +228,14 @@ def read_model_record(folder: Path) -> ModelRecord | None:
 def write_training_options(folder: Path, config: Path) -> None:
     """Write `training.yaml`: the options of the run in `config`, files and folders of this machine by their names."""
     values = foreign.read_yaml(config)
-    values["options"] = {name: strip_folder(value) if isinstance(value, str) else value
-                         for name, value in values["options"].items()}
-    write_text(folder / TRAINING_OPTIONS, yaml.safe_dump(values))
+    write_text(folder / TRAINING_OPTIONS, yaml.safe_dump({**values, "options": _strip_folders(values["options"])}))
+
+
+def _strip_folders(value: object) -> object:
+    """`value` with `strip_folder` for each text in it, those in sections among them."""
+    if isinstance(value, dict):
+        return {name: _strip_folders(inner) for name, inner in value.items()}
+    return strip_folder(value) if isinstance(value, str) else value
 
 
 def strip_folder(value: str) -> str:

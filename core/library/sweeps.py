@@ -22,7 +22,7 @@ from config import loading
 from config.arguments import to_arguments
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import ANY_STEPS, SweepOptions, TrainOptions
+from config.schema import ANY_STEPS, SweepOptions, TrainOptions, option_fields, option_value, without_sections
 from core.jobs.events import SampleGenerated
 from core.jobs.state import JobState
 from core.library import learning
@@ -149,8 +149,8 @@ def varied_values(options: SweepOptions) -> dict[str, tuple[Any, ...]]:
         if not colon:
             raise UserError(f"{part.strip()!r} does not say which option it is a value of.",
                             "Write the option, a colon and its values: `adapter_lr: 0.001, 0.002`.")
-        if name not in TrainOptions.model_fields:
-            near = difflib.get_close_matches(name, TrainOptions.model_fields, 1)
+        if name not in option_fields(TrainOptions):
+            near = difflib.get_close_matches(name, option_fields(TrainOptions), 1)
             raise UserError(f"{name!r} is not an option of a training.",
                             f"Perhaps {near[0]} is meant." if near else "See python -m scripts train --help.")
         if name in result:
@@ -158,7 +158,7 @@ def varied_values(options: SweepOptions) -> dict[str, tuple[Any, ...]]:
 
         # Values are typed by the schema, and equal ones count once.
         words = [word.strip() for word in text.split(",") if word.strip()]
-        values = tuple(getattr(_with_changes(options, {name: word}), name) for word in words)
+        values = tuple(option_value(_with_changes(options, {name: word}), name) for word in words)
         if not values:
             raise UserError(f"The option {name!r} has no values.", f"Write them after the colon: `{name}: A, B`.")
         result[name] = tuple(dict.fromkeys(values))
@@ -175,12 +175,13 @@ def grid_changes(options: SweepOptions) -> Iterator[dict[str, Any]]:
 def learning_rate_changes(options: SweepOptions) -> list[dict[str, Any]]:
     """The learning rates of the scope, all multiplied by the same factor."""
     names = ["row_lr"]
-    if options.scope == "gated" or (options.scope == "full" and options.full_trainable == "adapters"):
+    if options.scope == "gated" or (options.scope == "full" and options.full.full_trainable == "adapters"):
         names.append("adapter_lr")
     elif options.scope == "full":
         names += ["layer_lr", "head_lr"]
     # A learning rate is at most 1; six digits hide the rounding of the product.
-    return [{name: min(1.0, float(f"{getattr(options, name) * factor:.6g}")) for name in names} for factor in _FACTORS]
+    rates = {name: option_value(options, name) for name in names}
+    return [{name: min(1.0, float(f"{rate * factor:.6g}")) for name, rate in rates.items()} for factor in _FACTORS]
 
 
 def propose(options: SweepOptions, trials: Sequence[SweepTrial]) -> dict[str, Any]:
@@ -234,20 +235,22 @@ def trial_options(options: SweepOptions, changes: Mapping[str, Any]) -> TrainOpt
     """The options of a trial's training. `UserError` if they do not fit together."""
     if options.search != "learning_rate":
         trial = _with_changes(options, changes)
-        if options.prune and not trial.validate_every and trial.steps != ANY_STEPS:
+        if options.prune and not trial.evaluation.validate_every and trial.length.steps != ANY_STEPS:
             # A tenth of the steps apart, so that there is something to compare before the end.
-            return _with_changes(trial, {"validate_every": max(1, min(trial.checkpoint_every, trial.steps // 10))})
+            every = min(trial.checkpoints.checkpoint_every, trial.length.steps // 10)
+            return _with_changes(trial, {"validate_every": max(1, every)})
         return trial
 
     # The schedule is that of the whole run, shorter. No sentence is synthesized: the loss decides.
-    short: dict[str, Any] = {"max_epochs": options.max_epochs / _SHARE, "max_minutes": options.max_minutes / _SHARE,
-                             "warmup": options.warmup // _SHARE, "decoder_minutes": 0.0, "patience": 0,
+    length, checkpoint_every = options.length, options.checkpoints.checkpoint_every
+    short: dict[str, Any] = {"max_epochs": length.max_epochs / _SHARE, "max_minutes": length.max_minutes / _SHARE,
+                             "warmup": options.optimization.warmup // _SHARE, "decoder_minutes": 0.0, "patience": 0,
                              "evaluation_sentences": 0, "select_best_by": "speech_loss"}
-    if options.steps == ANY_STEPS:
-        short |= {"steps": 0, "checkpoint_every": max(1, options.checkpoint_every // _SHARE)}
+    if length.steps == ANY_STEPS:
+        short |= {"steps": 0, "checkpoint_every": max(1, checkpoint_every // _SHARE)}
         short["validate_every"] = max(1, short["checkpoint_every"] // 2)
     else:
-        steps = max(min(options.steps, _MIN_STEPS), options.steps // _SHARE)
+        steps = max(min(length.steps, _MIN_STEPS), length.steps // _SHARE)
         short |= {"steps": steps, "checkpoint_every": math.ceil(steps / 2), "validate_every": max(1, steps // 10)}
     return _with_changes(options, {**short, **changes})
 
@@ -264,7 +267,7 @@ def further_command(options: SweepOptions, trial: SweepTrial, workspace: Workspa
 
 
 def _with_changes(options: TrainOptions, changes: Mapping[str, Any]) -> TrainOptions:
-    values = options.model_dump(mode="json", exclude=_OWN_OPTIONS)
+    values = without_sections(TrainOptions, options.model_dump(mode="json", exclude=_OWN_OPTIONS))
     return parse_options(TrainOptions, {**values, **changes})
 
 
@@ -397,8 +400,8 @@ def recommend(record: SweepRecord, options: SweepOptions) -> str:
         edge = {1: "smallest", record.count: "largest"}.get(number)
         if edge:
             sentences.append(f"It is the {edge} one tried: search again around it.")
-        sentences.append(f"Each trial took a {'tenth' if options.steps >= 10 * _MIN_STEPS else 'part'} of the steps, "
-                         "so a whole run is the test.")
+        share = "tenth" if options.length.steps >= 10 * _MIN_STEPS else "part"
+        sentences.append(f"Each trial took a {share} of the steps, so a whole run is the test.")
     return " ".join(sentences)
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from config import foreign
 from config.errors import UserError
-from config.schema import AdapterKind, TrainOptions
+from config.schema import AdapterKind, AdapterOptions
 from core.library.catalog import no_conditioner_layers
 from core.model import tensor_files
 from core.model.prefix import is_of_earlier_training
@@ -56,7 +56,7 @@ class AdapterPlan:
     steps: int = 1
 
 
-def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -> AdapterPlan:
+def plan_adapters(options: AdapterOptions, targets: Mapping[str, Sequence[str]], steps: int) -> AdapterPlan:
     """The adapters of `options`; `targets` are the names of the layers by part of the model."""
     requested = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp,
                  "heads": options.adapter_rank_heads, "conditioner": options.adapter_rank_conditioner}
@@ -78,7 +78,7 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
     for part, names in targets.items():
         if ranks[part]:
             rank_of_layer |= dict.fromkeys(names, ranks[part])
-    return AdapterPlan(options.adapter, rank_of_layer, options.adapter_dropout, options.adapter_scale, options.steps)
+    return AdapterPlan(options.adapter, rank_of_layer, options.adapter_dropout, options.adapter_scale, steps)
 
 
 class Adapters:

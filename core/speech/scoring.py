@@ -58,7 +58,7 @@ class Recogniser(Protocol):
 
 
 class RecogniserChoice(Protocol):
-    """Names a recogniser: the options of a training, the record of a checkpoint or of an export."""
+    """Names a recogniser: the choice of a training, the record of a checkpoint or of an export."""
 
     @property
     def recogniser(self) -> str:
@@ -145,17 +145,18 @@ def download_recogniser(choice: RecogniserChoice, languages: Sequence[str], work
 
 @dataclass(frozen=True)
 class NamedRecogniser:
-    """A `RecogniserChoice`."""
+    """A `RecogniserChoice`; that of a training also names the extension and the dataset, for a hint."""
 
     recogniser: str
     recogniser_language: str = ""
+    extension: str = ""
+    dataset: str = ""
 
 
-def choose(workspace: Workspace, choice: RecogniserChoice, dataset: str) -> RecogniserChoice:
-    """`choice`, or the recogniser of `dataset` if none is chosen and that one can measure."""
-    if choice.recogniser:
-        return choice
-    return NamedRecogniser(dataset_recognisers.default_name(workspace, dataset), choice.recogniser_language)
+def choose(workspace: Workspace, options: TrainOptions) -> NamedRecogniser:
+    """The recogniser of a training: the chosen one, or that of its dataset if none is chosen and it can measure."""
+    name = options.evaluation.recogniser or dataset_recognisers.default_name(workspace, options.dataset)
+    return NamedRecogniser(name, options.evaluation.recogniser_language, options.extension, options.dataset)
 
 
 def measured_by(recogniser: Recogniser | None, language: str) -> str:
@@ -311,7 +312,7 @@ def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None,
 
     # A recogniser of the hub: a check of the training fetches it, but an export only has a command.
     fetch = "Fetch" if absent else f"Delete {folder}, then fetch"
-    if isinstance(choice, TrainOptions | CheckpointRecord):
+    if isinstance(choice, NamedRecogniser | CheckpointRecord) and choice.extension:
         option = f" --recogniser-language {choice.recogniser_language}" if choice.recogniser_language else ""
         return (f"{fetch} it again by the check of a training that names it (python -m scripts preflight --dataset "
                 f"{choice.dataset} --extension {choice.extension} --recogniser {name}{option}; on the page: "

@@ -26,6 +26,8 @@ from config.schema import (
     ServeOptions,
     TokenizerOptions,
     TrainOptions,
+    option_value,
+    without_sections,
 )
 from core.dataset import languages
 from core.dataset.languages import describe_language
@@ -60,7 +62,7 @@ class PlannedJob:
 
     @property
     def settings(self) -> dict[str, object]:
-        return self.options.model_dump(mode="json")
+        return without_sections(type(self.options), self.options.model_dump(mode="json"))
 
 
 def find_makers(workspace: Workspace, verb: str, options: Options,
@@ -128,7 +130,7 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
             yield from _evaluated_models(options.models)
             continue
 
-        value = str(getattr(options, field))
+        value = str(option_value(options, field))
         if not value and (kind not in ("source", "export") or isinstance(options, ResynthesizeOptions)):
             continue
         if isinstance(options, TokenizerOptions) and field == "tokenizer" and options.part != "report":
@@ -191,7 +193,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
         Model.open(workspace, name)
     elif kind == "dataset":
         dataset = workspace.dataset(name)
-        if need.field == "dataset" and isinstance(options, TrainOptions) and options.augmentation:
+        if need.field == "dataset" and isinstance(options, TrainOptions) and options.data.augmentation:
             augmentation.require(dataset)
     elif kind == "transcripts":
         segments.find_segments(workspace, name)

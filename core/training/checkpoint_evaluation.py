@@ -21,7 +21,7 @@ import torch
 from config import confinement
 from config.errors import UserError
 from config.languages import language_name
-from config.schema import TrainOptions
+from config.schema import TrainingEvaluationOptions, TrainOptions
 from core.jobs import checkpoint_names
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised, read_events
 from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
@@ -92,12 +92,17 @@ class TrainingRun:
         return self.trainer.options
 
     @property
+    def evaluation_options(self) -> TrainingEvaluationOptions:
+        """What the run measures, and by what it selects the best checkpoint."""
+        return self.options.evaluation
+
+    @property
     def metric(self) -> RankingMetric:
         """The metric that ranks the checkpoints: that of `select_best_by`; for `auto` the CER if it can be measured."""
-        chosen = self.options.select_best_by
+        chosen = self.evaluation_options.select_best_by
         if chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             return RankingMetric(chosen)
-        scored = self.options.evaluation_sentences > 0 and not self._unscored()
+        scored = self.evaluation_options.evaluation_sentences > 0 and not self._unscored()
         return RankingMetric.CER if scored and chosen != "speech_loss" else RankingMetric.SPEECH_LOSS
 
     def _unscored(self) -> list[str]:
@@ -111,21 +116,22 @@ class TrainingRun:
         evaluator, unscored = self.speech_evaluator, ", ".join(map(repr, self._unscored()))
         unavailable = any(unmeasured_reason(evaluator.recogniser, language)
                           for language in self.trainer.data.languages)
-        if self.options.select_best_by == "cer" and self.metric is not RankingMetric.CER:
+        if self.evaluation_options.select_best_by == "cer" and self.metric is not RankingMetric.CER:
             raise UserError(
                 "The best checkpoint cannot be selected by character error rate: "
                 + (f"no recogniser for {unscored}." if unscored else "evaluation_sentences is 0."),
                 "Select it by speech_loss, or set evaluation_sentences and a recogniser that knows the language.")
 
         # The other metrics need sentences, a recogniser or recordings.
-        chosen = self.options.select_best_by
-        obstacle = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
+        chosen = self.evaluation_options.select_best_by
+        obstacle = ("evaluation_sentences is 0" if self.evaluation_options.evaluation_sentences == 0 else
                     f"no recogniser for {unscored}" if chosen in FROM_TRANSCRIPT and unscored else
                     "evaluation_texts have no recordings" if chosen == "mcd" and self.custom_sentences else "")
         if obstacle and chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {obstacle}.",
                             "Select it by speech_loss, or set what is missing.")
-        if unscored and self.options.evaluation_sentences > 0 and not unavailable:  # else setup has warned already
+        # If the recogniser is unavailable, setup has warned already.
+        if unscored and self.evaluation_options.evaluation_sentences > 0 and not unavailable:
             self.reporter.emit(WarningRaised(
                 f"No recogniser for {unscored}: samples are not scored, and the best checkpoint is selected by the "
                 "validation speech loss, which can fall while the speech gets worse. Listen to the samples, or choose "
@@ -147,7 +153,7 @@ class TrainingRun:
             self.reporter.emit(CheckpointSaved(state.step, self._checkpoint_path()))
             # The new checkpoint is on the disk before an older one is deleted.
             best = checkpoints.read_ranking(self.directory).best
-            checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
+            checkpoint.prune_checkpoints(self.directory, self.options.checkpoints.keep_last, best)
 
         with self.trainer.evaluation_weights():
             self.trainer.group.run_on_rank0(write)
@@ -160,7 +166,7 @@ class TrainingRun:
 
     def early_stopped(self) -> bool:
         """Whether early stopping ends the training here."""
-        return self.early_stopping.should_stop(self.options.patience)
+        return self.early_stopping.should_stop(self.evaluation_options.patience)
 
     def evaluate_base(self) -> None:
         """Before the first step: measure what later steps are compared with; in `full` also synthesize samples."""
@@ -179,7 +185,7 @@ class TrainingRun:
         starts, sampling = {}, replace(self.trainer.tts.sampling, seed=self.options.seed)
         for language in self.trainer.data.languages:
             start = LearningStart(self._clip_losses(language))
-            if self.options.evaluation_sentences and self.speech_evaluator.can_score(language):
+            if self.evaluation_options.evaluation_sentences and self.speech_evaluator.can_score(language):
                 sentences = self._sentences(language)
                 with self._base_weights() as base:
                     errors = learning_evaluation.measure_romanised_base(
@@ -209,7 +215,7 @@ class TrainingRun:
                       for sentence in of_language]
             measured.append(learning_evaluation.make_measurements(
                 language, self._clip_losses(language), self.learning_record.start.get(language), of_language, health,
-                warm_start=bool(self.options.init_from)))
+                warm_start=bool(self.options.checkpoints.init_from)))
 
         report = LearningReport.from_measurements(trainer.step, measured)
         self.learning_record = self.learning_record.with_report(report)
@@ -221,7 +227,7 @@ class TrainingRun:
     def early_check_due(self) -> bool:
         """Whether this step is checked because the first checkpoint comes after half of the steps. True once."""
         steps = self.trainer.schedule.steps
-        if (self._checked_early or steps < _MIN_CHECKED_STEPS or self.options.checkpoint_every <= steps / 2
+        if (self._checked_early or steps < _MIN_CHECKED_STEPS or self.options.checkpoints.checkpoint_every <= steps / 2
                 or self.trainer.step < _EARLY_CHECK * steps):
             return False
         self._checked_early = True
@@ -248,7 +254,7 @@ class TrainingRun:
         group.run_on_rank0(self._report_best)
         values: dict[int, float] = group.run_on_rank0(lambda: checkpoints.read_ranking(self.directory).values)
         if step in values:  # it was evaluated after it was saved
-            self.early_stopping = self.early_stopping.after(step, values[step], self.options.min_improvement)
+            self.early_stopping = self.early_stopping.after(step, values[step], self.evaluation_options.min_improvement)
         elif checkpoint_due:
             self.evaluate_checkpoint()
             group.run_on_rank0(self._report_saved)
@@ -271,7 +277,7 @@ class TrainingRun:
         if reported[-1:] != [best]:
             path = checkpoint_names.folder_of(self.directory, best).relative_to(self.directory).as_posix()
             self.reporter.emit(CheckpointSaved(best, path, best=True))
-        checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
+        checkpoint.prune_checkpoints(self.directory, self.options.checkpoints.keep_last, best)
 
     def _report_saved(self) -> None:
         """Report a checkpoint that is not the best: a run that was killed before its event has not reported it."""
@@ -280,7 +286,7 @@ class TrainingRun:
 
     def validation_due(self) -> bool:
         """Whether this step is validated by its losses alone."""
-        every = self.options.validate_every
+        every = self.evaluation_options.validate_every
         return every > 0 and self.trainer.step % every == 0
 
     def validate_losses(self) -> None:
@@ -296,7 +302,7 @@ class TrainingRun:
             value: float | None = group.run_on_rank0(measure)
         if value is None:
             return
-        self.early_stopping = self.early_stopping.after(step, value, self.options.min_improvement)
+        self.early_stopping = self.early_stopping.after(step, value, self.evaluation_options.min_improvement)
         if self.early_stopping.best_step == step or self.early_stopped():
             self.save()
             group.run_on_rank0(lambda: self._rank(value))
@@ -314,7 +320,7 @@ class TrainingRun:
 
             # The value by which the step is ranked; lower is better.
             value = _mean(errors.values()) if errors and self.metric is RankingMetric.CER else event.speech_loss
-            chosen = self.options.select_best_by
+            chosen = self.evaluation_options.select_best_by
             if chosen in metrics:
                 value = abs((self.metric.ideal or 0.0) - metrics[chosen])
 
@@ -326,7 +332,7 @@ class TrainingRun:
 
         with self._fork_rng(), self.trainer.evaluation_weights():
             value: float = self.trainer.group.run_on_rank0(measure)
-        self.early_stopping = self.early_stopping.after(step, value, self.options.min_improvement)
+        self.early_stopping = self.early_stopping.after(step, value, self.evaluation_options.min_improvement)
 
     def _fork_rng(self) -> AbstractContextManager[None]:
         """Context that restores torch's random state: even loading a model would change it."""
@@ -338,11 +344,12 @@ class TrainingRun:
         trainer = self.trainer
         with self._fork_rng():
             samples = self._samples()
-            size = trainer.microbatch_plan.micro_batch_size(self.options.batch_size)
+            size = trainer.microbatch_plan.micro_batch_size(self.options.batches.batch_size)
             measured = measure_losses(trainer.tts, samples, size, trainer.precision)
             if trainer.step == 0:
                 starting_losses = measured
-                if self.options.init_from:  # its weights may have drifted already; drift is measured from the base
+                # The weights of an earlier run may have drifted already; drift is measured from the base.
+                if self.options.checkpoints.init_from:
                     with self._base_weights() as base:
                         of_base = {language: clips for language, clips in samples.items()
                                    if not base.front_end.is_new(language)}
@@ -352,10 +359,10 @@ class TrainingRun:
         # The losses of later steps are compared with those of step 0.
         message = ""
         if trainer.step:
-            message = drift_warning(self.base_losses, self._base_losses(measured), self.options.drift_bound,
+            message = drift_warning(self.base_losses, self._base_losses(measured), self.options.full.drift_bound,
                                     trainer.step)
         if message:
-            if self.options.drift_action == "stop":
+            if self.options.full.drift_action == "stop":
                 raise UserError(message, _DRIFT_HINT)
             self.reporter.emit(WarningRaised(f"{message} {_DRIFT_HINT}"))
         return measured
@@ -372,7 +379,7 @@ class TrainingRun:
 
     def _base_weights(self) -> AbstractContextManager[TTSModel]:
         """Context in which the model has the weights of the base, before any training; yields that model."""
-        return self.trainer.base_weights() if self.options.init_from else nullcontext(self.trainer.tts)
+        return self.trainer.base_weights() if self.options.checkpoints.init_from else nullcontext(self.trainer.tts)
 
     def _rank(self, value: float) -> None:
         """Rank this step, which is saved, and delete checkpoints that are no longer needed."""
@@ -382,7 +389,7 @@ class TrainingRun:
         checkpoints.write_ranking(self.directory, ranking)
         if ranking.best == step:
             self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=True))
-        checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
+        checkpoint.prune_checkpoints(self.directory, self.options.checkpoints.keep_last, ranking.best)
 
     def _synthesize(self) -> tuple[dict[str, float], dict[str, float], list[EvaluatedSentence]]:
         """Synthesize the sample sentences.
@@ -390,7 +397,7 @@ class TrainingRun:
         Returns the CER by language, where it can be measured, other metrics, and the sentences.
         """
         options, errors, synthesized = self.options, dict[str, float](), list[EvaluatedSentence]()
-        if options.evaluation_sentences == 0:
+        if options.evaluation.evaluation_sentences == 0:
             return {}, {}, []
         sampling = replace(self.trainer.tts.sampling, seed=options.seed)
         for language in self.trainer.data.languages:
@@ -408,7 +415,7 @@ class TrainingRun:
 
     def _synthesize_more(self, sentences: Sequence[EvaluatedSentence]) -> list[EvaluatedSentence]:
         """Further sentences of each language, as many as an outcome needs; they are neither saved nor ranked."""
-        if self.options.evaluation_sentences < _MIN_SAMPLES:
+        if self.evaluation_options.evaluation_sentences < _MIN_SAMPLES:
             return []
         further_sentences = list[EvaluatedSentence]()
         sample_texts = {(sentence.language, sentence.text) for sentence in sentences}
@@ -426,8 +433,8 @@ class TrainingRun:
     def _measure_samples(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
         """The metrics of an evaluation over the samples: all, or only the one that selects the best checkpoint."""
         metrics: tuple[str, ...] = (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT)
-        if not self.options.evaluation_metrics:
-            metrics = tuple(name for name in metrics if name == self.options.select_best_by)
+        if not self.evaluation_options.evaluation_metrics:
+            metrics = tuple(name for name in metrics if name == self.evaluation_options.select_best_by)
         if not metrics or not sentences:
             return {}
         front_end = self.trainer.tts.front_end
@@ -485,7 +492,8 @@ class TrainingRun:
         They are at most half as many as the scored sentences, so none in a preflight. In the other scopes base
         languages cannot change.
         """
-        limit = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
+        count = self.evaluation_options.evaluation_sentences if self.options.scope == "full" else 0
+        limit = min(_BASE_LANGUAGES, count // 2)
         # One sentence each of the first languages.
         chosen: dict[str, list[HeldOutSentence]] = {}
         for clip in self.drift_clips:
@@ -517,7 +525,8 @@ class TrainingRun:
 
     def _sentences(self, language: str) -> list[HeldOutSentence]:
         """The sentences of a language by which checkpoints are ranked: custom ones, else held-out ones."""
-        return evaluation.spread_evenly(self._available_sentences(language), self.options.evaluation_sentences)
+        count = self.evaluation_options.evaluation_sentences
+        return evaluation.spread_evenly(self._available_sentences(language), count)
 
     def _available_sentences(self, language: str) -> Sequence[HeldOutSentence]:
         """Custom sentences of a language, else all held-out ones."""
@@ -556,7 +565,7 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
     return {name: values[name] for name in metrics if name in values}
 
 
-def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Sequence[str],
+def load_custom_sentences(options: TrainingEvaluationOptions, tts: TTSModel, languages: Sequence[str],
                           run_dir: Path, warn: Callable[[str], None]) -> dict[str, tuple[HeldOutSentence, ...]]:
     """The sentences of `evaluation_texts` by language. The run stores a copy, so a resumed run uses the same.
 

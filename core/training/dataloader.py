@@ -358,8 +358,8 @@ class TrainLoader:
     def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], lm: LanguageModel,
                  world_size: int = 1) -> None:
         self._options, self._data, self._replayed, self._lm = options, data, replayed, lm
-        size = options.batch_size * world_size
-        replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
+        size = options.batches.batch_size * world_size
+        replayed_size = min(round(options.full.replay * size), size - 1) if replayed and options.scope == "full" else 0
         self._sampler = LengthBucketedBatchSampler([item.batch_clip for item in data.train], size - replayed_size,
                                                    options.seed)
         # Every rank needs a clip of each batch.
@@ -444,6 +444,6 @@ def choose_variant(data: TrainingData, index: int, options: TrainOptions, epoch:
     """The training clip `index` as it is used in `epoch`: itself, or one of its variants."""
     # The choice depends on seed, epoch and clip only, so a resumed run makes the same choice.
     item = data.train[index]
-    variants = data.variants.get(item.id, ()) if options.augmentation else ()
+    variants = data.variants.get(item.id, ()) if options.data.augmentation else ()
     rng = random.Random(f"{options.seed}/{epoch}/{item.id}")
-    return rng.choice(variants) if variants and rng.random() < options.augmentation else item
+    return rng.choice(variants) if variants and rng.random() < options.data.augmentation else item

@@ -33,7 +33,7 @@ def train_decoder(options: TrainOptions, workspace: Workspace, reporter: Reporte
     decoder, or the dataset has fewer than two training clips.
     """
     path = reporter.directory / records.DECODER
-    if not options.decoder_minutes or path.is_file():
+    if not options.length.decoder_minutes or path.is_file():
         return
 
     # The options are checked before any recording is read.
@@ -41,15 +41,15 @@ def train_decoder(options: TrainOptions, workspace: Workspace, reporter: Reporte
     base = extension.origin.model
     family = family_named(Model.open(workspace, f"base:{base}").family_name)
     if not family.adapts_decoder:
-        raise UserError(f"decoder_minutes is {options.decoder_minutes:g}, and the decoder of {base} (family "
+        raise UserError(f"decoder_minutes is {options.length.decoder_minutes:g}, and the decoder of {base} (family "
                         f"{family.name}) is used as it was published.", "Set decoder_minutes to 0.")
 
     with stage(reporter, "decoder"):
         waveforms = _recordings(options, workspace, family.load_extractor(workspace.model(base), device).sample_rate)
-        reporter.emit(Plan((f"The decoder is trained for {options.decoder_minutes:g} minutes on "
+        reporter.emit(Plan((f"The decoder is trained for {options.length.decoder_minutes:g} minutes on "
                             f"{pluralize(len(waveforms), 'recording')}.",)))
         progress = progress_callback(reporter)
-        seconds = round(60 * options.decoder_minutes)
+        seconds = round(60 * options.length.decoder_minutes)
 
         def report(share: float) -> None:
             progress(Progress(round(share * seconds), seconds, "seconds", "of the decoder's training"))

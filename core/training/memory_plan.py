@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import HardwareOptions
 
 _STATUS = Path("/proc/self/status")
 
@@ -102,7 +102,7 @@ class MicrobatchPlan:
         return replace(self, splits=self.splits * 2) if self.micro_batch_size(batch_size) > 1 else None
 
 
-def first_plan(options: TrainOptions, *, sharded: bool, saved: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
+def first_plan(options: HardwareOptions, *, sharded: bool, saved: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
     """The plan that a run begins with, or resumes with after `saved`. A sharded run never changes its plan.
 
     `activation_checkpointing` `auto` means on in a sharded run, because sharding is chosen when memory is short.
@@ -119,7 +119,8 @@ def sharded_out_of_memory(step: int) -> UserError:
         "Start a run with half the batch_size and twice the gradient_accumulation, which takes the same steps.")
 
 
-def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: int) -> tuple[MicrobatchPlan, str]:
+def plan_after_out_of_memory(plan: MicrobatchPlan, batch_size: int, options: HardwareOptions,
+                             step: int) -> tuple[MicrobatchPlan, str]:
     """The plan after `step` ran out of memory, and a warning; `UserError` if there is no smaller plan.
 
     Micro-batches are halved first, and activation checkpointing is switched on when they have a single clip. Before the
@@ -127,7 +128,7 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
     batch of unusually long clips may be the reason, and smaller micro-batches cost less time than recomputing the
     activations of every later step.
     """
-    smaller = plan.halved(options.batch_size)
+    smaller = plan.halved(batch_size)
     if smaller is None and not plan.activation_checkpointing and options.activation_checkpointing == "auto":
         smaller = replace(plan, activation_checkpointing=True)
     if smaller is None:
@@ -135,7 +136,7 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
             f"Out of memory at step {step}, with micro-batches of a single clip.",
             "Close what else uses the device, leave out the longest clips, or train where there is more memory.")
     change = "activation checkpointing" if smaller.splits == plan.splits else (
-        f"micro-batches of {smaller.micro_batch_size(options.batch_size)} clips instead of "
-        f"{plan.micro_batch_size(options.batch_size)}")
+        f"micro-batches of {smaller.micro_batch_size(batch_size)} clips instead of "
+        f"{plan.micro_batch_size(batch_size)}")
     return smaller, (f"Out of memory at step {step}: {change} from here on. The step is repeated with the same "
                      "samples.")

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from config.schema import TrainOptions
+from config.schema import FullOptions, OptimizationOptions, TrainOptions
 from core.jobs.reporter import pluralize
 from core.model.loading import TTSModel
 from core.model.prefix import is_of_base, is_of_earlier_training, parameter_name, whole_table
@@ -45,9 +45,9 @@ class LearningRateSchedule:
     start_progress: float = 0.0
 
     @classmethod
-    def of(cls, options: TrainOptions) -> LearningRateSchedule:
-        """The schedule over all steps of the options."""
-        return cls(options.schedule, options.steps, options.warmup, options.min_lr_ratio, options.warmup)
+    def from_options(cls, options: OptimizationOptions, steps: int) -> LearningRateSchedule:
+        """The schedule over `steps` steps."""
+        return cls(options.schedule, steps, options.warmup, options.min_lr_ratio, options.warmup)
 
     def factor(self, step: int) -> float:
         """The factor of the peak learning rates at `step`, which counts from 0."""
@@ -109,12 +109,12 @@ class ParameterGroup:
 
 def has_adapters(options: TrainOptions) -> bool:
     """Whether a run with these options trains adapters."""
-    return options.scope == "gated" or (options.scope == "full" and options.full_trainable == ADAPTERS)
+    return options.scope == "gated" or (options.scope == "full" and options.full.full_trainable == ADAPTERS)
 
 
 def changed_parts(options: TrainOptions) -> tuple[str, ...]:
     """The parts of the base that a run with these options trains."""
-    return _PARTS_OF_OPTION.get(options.full_trainable, ()) if options.scope == "full" else ()
+    return _PARTS_OF_OPTION.get(options.full.full_trainable, ()) if options.scope == "full" else ()
 
 
 def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
@@ -133,7 +133,8 @@ def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
     return trainables
 
 
-def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: LanguageModel) -> list[ParameterGroup]:
+def make_parameter_groups(trainables: Trainables, options: OptimizationOptions, full: FullOptions,
+                          lm: LanguageModel) -> list[ParameterGroup]:
     """The parameter groups in the optimizer's order; those of the base from the output to the input."""
     groups = [ParameterGroup(ROWS, trainables.rows, options.row_lr)]
     factors = {name: value for name, value in trainables.adapters.items() if any(mark in name for mark in _FACTORS)}
@@ -149,9 +150,9 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: Lan
         part, depth = lm.parameter_group(name)
         by_depth.setdefault((depth, part), {})[name] = value
     for (depth, part), parameters in sorted(by_depth.items(), key=lambda item: item[0]):
-        lr = options.head_lr if part == HEADS else options.layer_lr
+        lr = full.head_lr if part == HEADS else full.layer_lr
         name = f"layer {depth} from the top" if part == "layers" else part
-        groups.append(ParameterGroup(name, parameters, lr * options.layer_lr_decay ** max(0, depth - 1)))
+        groups.append(ParameterGroup(name, parameters, lr * full.layer_lr_decay ** max(0, depth - 1)))
     return groups
 
 

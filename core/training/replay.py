@@ -20,7 +20,7 @@ import torch
 
 from config import confinement, foreign
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import FullOptions, TrainOptions
 from core.dataset import languages
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Progress
@@ -143,9 +143,9 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSMod
     if options.scope != "full":
         return Replay((), ())
     # The user's choice goes before clips of the model, and these before synthesis, which takes time.
-    if options.replay_datasets.strip():
-        replay_clips = _from_datasets(options, workspace, tts, warn)
-    elif tts.family.load_replay_clips(tts.base_folder) and not options.replay_texts.strip():
+    if options.full.replay_datasets.strip():
+        replay_clips = _from_datasets(options.full, workspace, tts, warn)
+    elif tts.family.load_replay_clips(tts.base_folder) and not options.full.replay_texts.strip():
         replay_clips = load(tts, voices)
     elif voices:
         replay_clips = split_clips(_synthesized_clips(options, tts, voices, run_dir, warn, progress, max_sentences))
@@ -154,7 +154,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSMod
         return Replay((), ())
 
     # Without clips the base may drift unseen.
-    if options.replay > 0 and not replay_clips.replayed:
+    if options.full.replay > 0 and not replay_clips.replayed:
         warn("There are no clips of base languages to replay: replay is off, expect more drift.")
     if not replay_clips.drift_clips:
         warn("There are no clips to measure the drift of the base languages on. Prepare the recordings to replay with "
@@ -162,7 +162,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSMod
     return replay_clips
 
 
-def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
+def _from_datasets(options: FullOptions, workspace: Workspace, tts: TTSModel,
                    warn: Callable[[str], None]) -> Replay:
     """The prepared datasets of base languages: training clips are replayed, held-out ones are drift clips."""
     replayed: list[Utterance] = []
@@ -221,7 +221,7 @@ def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, tts: TTSModel, ca
     return item if fits else "are longer than the model takes"
 
 
-def sentences(options: TrainOptions, tts: TTSModel) -> list[tuple[str, str]]:
+def sentences(options: FullOptions, tts: TTSModel) -> list[tuple[str, str]]:
     """Language and text of the sentences to synthesize: those of the user's file, or those that come with the app."""
     if not options.replay_texts.strip():
         pairs = list(probe_sentences(tts.base_folder)[1])
@@ -268,7 +268,7 @@ def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str
 def _synthesize(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
                 progress: ProgressCallback, max_sentences: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base synthesized to their end."""
-    texts_to_speak, names = sentences(options, tts), list(voices)
+    texts_to_speak, names = sentences(options.full, tts), list(voices)
     # Two sentences in a row have the same voice, because a clip is prompted by another one of its speaker.
     readable: list[tuple[str, str, str, np.ndarray]] = []
     for index, (language, text) in enumerate(texts_to_speak):

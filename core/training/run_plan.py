@@ -20,7 +20,16 @@ import torch
 
 from config.errors import UserError
 from config.loading import read_record
-from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions, about
+from config.schema import (
+    ANY_STEPS,
+    AUTO_BATCH,
+    CheckpointOptions,
+    TrainOptions,
+    about,
+    option_fields,
+    option_value,
+    with_values,
+)
 from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
@@ -75,13 +84,13 @@ class BatchChoice:
 
     def apply(self, options: TrainOptions) -> TrainOptions:
         """The options with these values."""
-        rates = {name: min(1.0, getattr(options, name) * self.lr_factor) for name in _LEARNING_RATES}
-        return options.model_copy(update={"batch_size": self.batch_size, **rates})
+        rates = {name: min(1.0, option_value(options, name) * self.lr_factor) for name in _LEARNING_RATES}
+        return with_values(options, {"batch_size": self.batch_size, **rates})
 
 
 def is_batch_open(options: TrainOptions) -> bool:
     """Whether batch size or learning rates of these options depend on the device or the preset."""
-    return options.batch_size == AUTO_BATCH or options.scale_lr != "off"
+    return options.batches.batch_size == AUTO_BATCH or options.optimization.scale_lr != "off"
 
 
 def read_batch_choice(run_dir: Path) -> BatchChoice | None:
@@ -94,9 +103,9 @@ def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> Batc
     """Decide what is open in `options`, and store it in the run's folder. `trainer` has a provisional batch."""
     family, world_size, notes = trainer.tts.family.name, trainer.group.world_size, list[str]()
     preset = presets.for_family(family, "train", TrainOptions)
-    batch_size = options.batch_size
+    batch_size = options.batches.batch_size
     if batch_size == AUTO_BATCH and trainer.tts.device.type == "cpu":
-        batch_size = preset.batch_size
+        batch_size = preset.batches.batch_size
         notes.append(f"Batch size auto: {batch_size}, that of the preset for {family}; a CPU gains no speed from more.")
     elif batch_size == AUTO_BATCH:
         clips = len((trainer.data.full_data or trainer.data).train)
@@ -104,11 +113,12 @@ def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> Batc
         notes.append(f"Batch size auto: {batch_size} clips, as many of the longest as fit into the memory of the GPU.")
 
     # The preset's learning rates are for the clips of its step.
-    ratio = batch_size * options.gradient_accumulation * world_size / preset_clips_a_step(family)
-    factor = {"off": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[options.scale_lr]
-    if options.scale_lr != "off":
-        notes.append(f"Learning rates times {factor:.3g} ({options.scale_lr} of {ratio:.3g}): a step has {ratio:.3g} "
-                     f"times the {preset_clips_a_step(family)} clips of the preset for {family}.")
+    usual, scaling = preset.batches.clips_a_step(preset.hardware.processes), options.optimization.scale_lr
+    ratio = batch_size * options.batches.gradient_accumulation * world_size / usual
+    factor = {"off": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[scaling]
+    if scaling != "off":
+        notes.append(f"Learning rates times {factor:.3g} ({scaling} of {ratio:.3g}): a step has {ratio:.3g} "
+                     f"times the {usual} clips of the preset for {family}.")
     choice = BatchChoice(batch_size, factor, tuple(notes))
     write_json(run_dir / _BATCH_CHOICE, asdict(choice))
     return choice
@@ -154,7 +164,7 @@ def fit_memory_plan(trainer: Trainer) -> Estimate:
     options, device = trainer.options, trainer.tts.device
     free = compute.free_bytes(device)
     if trainer.sharded:
-        micro_batch_size = trainer.microbatch_plan.micro_batch_size(options.batch_size)
+        micro_batch_size = trainer.microbatch_plan.micro_batch_size(options.batches.batch_size)
         longest, needed = trainer.loader.by_length()[-micro_batch_size:], None
         try:
             if device.type == "cuda":  # the allocator counts; sharded tensors cannot be counted otherwise
@@ -169,15 +179,15 @@ def fit_memory_plan(trainer: Trainer) -> Estimate:
     # Save memory step by step, until the longest clips fit or nothing is left to try.
     while True:
         microbatch_plan = trainer.microbatch_plan
-        peak = peak_of_longest(trainer, microbatch_plan.micro_batch_size(options.batch_size),
+        peak = peak_of_longest(trainer, microbatch_plan.micro_batch_size(options.batches.batch_size),
                                None if free is None else free - trainer.optimizer_bytes)
         estimate = Estimate(microbatch_plan, None if peak is None else peak + trainer.optimizer_bytes, free)
         if estimate.fits:
             return replace(estimate, seconds_a_step=_time_step(trainer))
-        if options.activation_checkpointing == "auto" and not microbatch_plan.activation_checkpointing:
+        if options.hardware.activation_checkpointing == "auto" and not microbatch_plan.activation_checkpointing:
             trainer.set_microbatch_plan(replace(microbatch_plan, activation_checkpointing=True))
         else:
-            smaller = microbatch_plan.halved(options.batch_size)
+            smaller = microbatch_plan.halved(options.batches.batch_size)
             if smaller is None:
                 return estimate
             trainer.set_microbatch_plan(smaller)
@@ -221,7 +231,8 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     The first pass is not counted, because it allocates memory and chooses or loads kernels. Of the others the fastest
     counts, because other load on the machine can only make a pass slower.
     """
-    clips, size = trainer.loader.by_length(), trainer.microbatch_plan.micro_batch_size(trainer.options.batch_size)
+    batches = trainer.options.batches
+    clips, size = trainer.loader.by_length(), trainer.microbatch_plan.micro_batch_size(batches.batch_size)
 
     def time_pass(quantile: float) -> float:
         # The clips around the quantile; if there are fewer than a pass needs, some are used twice.
@@ -231,7 +242,7 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
         start = time.perf_counter()
         trainer.profile_forward_backward(chosen)
         seconds = time.perf_counter() - start
-        return seconds / size * trainer.options.batch_size * trainer.options.gradient_accumulation
+        return seconds / size * batches.batch_size * batches.gradient_accumulation
 
     time_pass(_LONG)
     # Repeat until the time is up; the fastest of each counts.
@@ -262,7 +273,7 @@ def plan_event(trainer: Trainer, estimate: Estimate, notes: Iterable[str] = ()) 
         "frozen.",
         f"{pluralize(len(data.train), 'clip')} in {', '.join(map(repr, data.languages))}, {len(data.held_out)} held "
         f"out; steps {trainer.step} to {trainer.schedule.steps} of "
-        f"{pluralize(options.batch_size * options.gradient_accumulation * world_size, 'clip')}"
+        f"{pluralize(options.batches.clips_a_step(world_size), 'clip')}"
         f"{f' over {world_size} processes' if world_size > 1 else ''}; {trainer.precision}.",
     ]
 
@@ -270,15 +281,17 @@ def plan_event(trainer: Trainer, estimate: Estimate, notes: Iterable[str] = ()) 
     lines += notes
     if trainer.schedule.steps < trainer.max_steps:
         limit = "" if trainer.max_steps == ANY_STEPS else f" of the {trainer.max_steps}"
-        lines.append(f"{trainer.schedule.steps}{limit} steps fit into {options.max_minutes:g} minutes here; the "
+        lines.append(f"{trainer.schedule.steps}{limit} steps fit into {options.length.max_minutes:g} minutes here; the "
                      "learning-rate schedule ends at that step.")
-    if options.max_epochs:
-        epochs = trainer.schedule.steps / epoch_steps(options, len(data.train), world_size) * options.max_epochs
-        lines.append(f"{trainer.schedule.steps} steps are {epochs:.3g} of {options.max_epochs:g} epochs.")
+    if options.length.max_epochs:
+        by_epochs = _steps_of_epochs(options, len(data.train), world_size)
+        epochs = trainer.schedule.steps / by_epochs * options.length.max_epochs
+        lines.append(f"{trainer.schedule.steps} steps are {epochs:.3g} of {options.length.max_epochs:g} epochs.")
     if data.variants:
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
-        lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
-                     "variants, chosen at random in each epoch; validation and samples never.")
+        share = options.data.augmentation
+        lines.append(f"{share:.0%} of the clips of an epoch are replaced by one of their {variants} variants, chosen "
+                     "at random in each epoch; validation and samples never.")
 
     # The parameter groups, then memory and time.
     lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.parameter_groups)]
@@ -312,9 +325,9 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
         return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
                 *checkpointing,
                 f"{size}{time_line} The longest clips fit."]
-    clips = pluralize(microbatch_plan.micro_batch_size(options.batch_size), "clip")
-    splits = [f"To fit into memory: micro-batches of {clips}, {microbatch_plan.splits * options.gradient_accumulation} "
-              "a step."] if microbatch_plan.splits > 1 else []
+    clips = pluralize(microbatch_plan.micro_batch_size(options.batches.batch_size), "clip")
+    count = microbatch_plan.splits * options.batches.gradient_accumulation
+    splits = [f"To fit into memory: micro-batches of {clips}, {count} a step."] if microbatch_plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {time_line}", *splits, *checkpointing]
 
 
@@ -334,42 +347,48 @@ def training_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions | N
     options = options or trainer.options
     return [*unused_option_warnings(options), *_length_warnings(trainer, options), *_data_warnings(trainer, options),
             *_batch_warnings(trainer, options), *_learning_rate_warnings(trainer, options),
-            *_disk_warnings(trainer, run_dir, options)]
+            *_disk_warnings(trainer, run_dir, options.checkpoints, options.length.steps)]
 
 
 def _length_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     """A warning if a number of steps ends the training before its epochs: both were given, and one decides."""
     data, world_size = trainer.data.full_data or trainer.data, _world_size(trainer, options)
-    if not options.max_epochs or not options.batch_size:
+    length = options.length
+    if not length.max_epochs or not options.batches.batch_size:
         return
 
-    by_epochs = epoch_steps(options, len(data.train), world_size)
-    if options.steps < by_epochs:
-        epochs = options.steps * options.max_epochs / by_epochs
-        yield (f"Steps {options.steps} ends the training after {epochs:.3g} epochs: max_epochs {options.max_epochs:g} "
+    by_epochs = _steps_of_epochs(options, len(data.train), world_size)
+    if length.steps < by_epochs:
+        epochs = length.steps * length.max_epochs / by_epochs
+        yield (f"Steps {length.steps} ends the training after {epochs:.3g} epochs: max_epochs {length.max_epochs:g} "
                f"would be {by_epochs:,} steps. To train for the epochs, set steps to 0.")
 
 
 def _planned_steps(trainer: Trainer, options: TrainOptions) -> int:
     """The steps of a training as far as they are known; those of a preflight's `trainer` are not those of `options`."""
+    length = options.length
     if trainer.options is options:
-        return min(options.steps, trainer.schedule.steps)
+        return min(length.steps, trainer.schedule.steps)
     # A preflight trains on a part of the clips, and epochs count all of them.
     data = trainer.data.full_data or trainer.data
-    if options.max_epochs and options.batch_size:
-        return min(options.steps, epoch_steps(options, len(data.train), _world_size(trainer, options)))
-    return 0 if options.steps == ANY_STEPS else options.steps
+    if length.max_epochs and options.batches.batch_size:
+        return min(length.steps, _steps_of_epochs(options, len(data.train), _world_size(trainer, options)))
+    return 0 if length.steps == ANY_STEPS else length.steps
+
+
+def _steps_of_epochs(options: TrainOptions, clips: int, world_size: int) -> int:
+    return epoch_steps(options.length.max_epochs, clips, options.batches.clips_a_step(world_size))
 
 
 def _world_size(trainer: Trainer, options: TrainOptions) -> int:
-    return max(trainer.group.world_size, options.processes)  # a preflight has one process
+    return max(trainer.group.world_size, options.hardware.processes)  # a preflight has one process
 
 
 def _batch_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     """A warning if a step has other clips than the preset's, whose learning rates are not scaled to them."""
-    if options.scale_lr != "off" or not options.batch_size:
+    if options.optimization.scale_lr != "off" or not options.batches.batch_size:
         return
-    clips = clips_a_step(options, _world_size(trainer, options))
+    clips = options.batches.clips_a_step(_world_size(trainer, options))
     usual = preset_clips_a_step(trainer.tts.family.name)
     if not usual / _UNUSUAL_BATCH_FACTOR <= clips <= usual * _UNUSUAL_BATCH_FACTOR:
         yield (f"A step has {clips} clips (batch size times accumulation times processes), {clips / usual:.3g} times "
@@ -377,54 +396,50 @@ def _batch_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
                "Scale them (--scale-lr sqrt), or choose a batch of about that size.")
 
 
-def clips_a_step(options: TrainOptions, world_size: int) -> int:
-    """Clips of an optimizer step over all processes."""
-    return options.batch_size * options.gradient_accumulation * world_size
-
-
 def preset_clips_a_step(family: str) -> int:
     """Clips of a step of the preset for `family`."""
     preset = presets.for_family(family, "train", TrainOptions)
-    return clips_a_step(preset, preset.processes)
+    return preset.batches.clips_a_step(preset.hardware.processes)
 
 
 def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
     """Warnings about options that were set and have no effect in the scope, or together with others."""
-    if options.adapter != "lora" and not parameter_groups.has_adapters(options):
-        change = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
-        yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
+    full, adapters, has_adapters = options.full, options.adapters, parameter_groups.has_adapters(options)
+    if adapters.adapter != "lora" and not has_adapters:
+        change = f"that changes {full.full_trainable!r} " if options.scope == "full" else ""
+        yield (f"Adapter {adapters.adapter!r} has no effect: scope {options.scope!r} {change}has no adapters. Choose "
                "scope `gated`, or `full` with `--full-trainable adapters`.")
-    if options.adapter_rank_conditioner and not parameter_groups.has_adapters(options):
-        yield (f"Adapter rank {options.adapter_rank_conditioner} in the voice conditioner has no effect: scope "
+    if adapters.adapter_rank_conditioner and not has_adapters:
+        yield (f"Adapter rank {adapters.adapter_rank_conditioner} in the voice conditioner has no effect: scope "
                f"{options.scope!r} has no adapters. Choose scope `gated`, or `full` with `--full-trainable "
                "adapters`.")
-    fields = TrainOptions.model_fields
+    fields = option_fields(TrainOptions)
     if options.scope != "full":
         named = _changed_options(options, [name for name, field in fields.items() if about(field, "scope") == "full"])
         if named:
             yield (f"Scope {options.scope!r} does not change the base, so these have no effect: {named}. "
                    "They are for scope `full`.")
         return
-    trained = options.full_trainable
+    trained = full.full_trainable
     named = _changed_options(options, [name for name, field in fields.items()
                                        if trained not in about(field, "full_trainable", [trained])])
     if named:
         yield f"Scope 'full' that changes {trained!r} trains nothing that these apply to: {named}."
-    if options.replay == 0 and options.distillation > 0:
-        yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
+    if full.replay == 0 and full.distillation > 0:
+        yield f"Distillation {full.distillation:g} has no effect: it needs replayed clips, and replay is 0."
     named = _changed_options(options, ("fisher_clips",))
-    if options.ewc == 0 and named:
+    if full.ewc == 0 and named:
         yield f"ewc is 0, so this has no effect: {named}."
-    if options.replay_datasets.strip() and options.replay_texts.strip():
-        yield (f"replay_texts ({options.replay_texts}) is ignored, because replay_datasets is set "
-               f"({options.replay_datasets}).")
+    if full.replay_datasets.strip() and full.replay_texts.strip():
+        yield (f"replay_texts ({full.replay_texts}) is ignored, because replay_datasets is set "
+               f"({full.replay_datasets}).")
 
 
 def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
     """Those of the options `names` that differ from their default, with title and value."""
-    fields = TrainOptions.model_fields
-    return ", ".join(f"{fields[name].title} ({name} {getattr(options, name)})" for name in names
-                     if getattr(options, name) != fields[name].default)
+    fields = option_fields(TrainOptions)
+    return ", ".join(f"{fields[name].title} ({name} {option_value(options, name)})" for name in names
+                     if option_value(options, name) != fields[name].default)
 
 
 def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
@@ -436,7 +451,7 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 
     # Every clip is used again and again: too often, and the model learns it by heart.
     steps = _planned_steps(trainer, options)
-    uses = steps * clips_a_step(options, _world_size(trainer, options)) / max(1, len(data.train))
+    uses = steps * options.batches.clips_a_step(_world_size(trainer, options)) / max(1, len(data.train))
     if uses > _OVERFITTING_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
                f"{_OVERFITTING_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
@@ -463,16 +478,17 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 def _learning_rate_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     preset = presets.for_family(trainer.tts.family.name, "train", TrainOptions)
     for name, part in _learning_rate_options(options).items():
-        lr, preset_lr = float(getattr(options, name)), float(getattr(preset, name))
+        lr, preset_lr = float(option_value(options, name)), float(option_value(preset, name))
         if not preset_lr / _UNUSUAL_LR_FACTOR <= lr <= preset_lr * _UNUSUAL_LR_FACTOR:
             ratio = lr / preset_lr
             times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1 / ratio:.3g} of"
             danger = "the training may diverge" if ratio > 1 else "the training may be too slow"
             yield (f"The learning rate of the {part} is {lr:g}, {times} that of the preset for "
                    f"{trainer.tts.family.name} ({preset_lr:g}): {danger}.")
-    if options.warmup >= options.steps:  # epochs and minutes shorten the warmup by themselves
-        yield (f"The warmup of {options.warmup} steps is not shorter than the training of {options.steps} steps: the "
-               f"learning rates only reach {options.steps / options.warmup:.3g} times their peak, and never fall. "
+    warmup, steps = options.optimization.warmup, options.length.steps
+    if warmup >= steps:  # epochs and minutes shorten the warmup by themselves
+        yield (f"The warmup of {warmup} steps is not shorter than the training of {steps} steps: the "
+               f"learning rates only reach {steps / warmup:.3g} times their peak, and never fall. "
                "Choose a shorter warmup, or more steps.")
 
 
@@ -485,10 +501,10 @@ def _learning_rate_options(options: TrainOptions) -> dict[str, str]:
     return {name: part for name, part in used.items() if part}
 
 
-def _disk_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions) -> Iterator[str]:
+def _disk_warnings(trainer: Trainer, run_dir: Path, options: CheckpointOptions, steps: int) -> Iterator[str]:
     size = checkpoint_bytes(trainer)
     # Beside the last checkpoints there are the best one and one that is being written.
-    count = min(options.keep_last + 2, 1 + -(-options.steps // options.checkpoint_every))
+    count = min(options.keep_last + 2, 1 + -(-steps // options.checkpoint_every))
     free = shutil.disk_usage(run_dir).free
     if free < size * count:
         yield (f"The disk may not hold the checkpoints: {count} of about {size_text(size)} are there at once, "
@@ -509,8 +525,8 @@ def checkpoint_bytes(trainer: Trainer) -> int:
     """Of the tensors in a checkpoint: what is trained, its two moments, and the values beside their average."""
     options, trained = trainer.options, list(trainer.trainables.named.values())
     values = sum(value.nbytes for value in trained)
-    moments = sum(map(_moment_bytes_8bit, trained)) if options.optimizer == "adamw8bit" else 2 * values
-    return values + moments + (values if options.ema else 0)
+    moments = sum(map(_moment_bytes_8bit, trained)) if options.optimization.optimizer == "adamw8bit" else 2 * values
+    return values + moments + (values if options.optimization.ema else 0)
 
 
 def _moment_bytes_8bit(value: torch.Tensor) -> int:

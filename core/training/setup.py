@@ -14,7 +14,7 @@ from config.errors import ErrorKind, UserError
 from config.languages import language_name
 from config.loading import parse_options
 from config.resume_options import GLOBAL_BATCH, may_change, reason
-from config.schema import TrainOptions
+from config.schema import TrainingEvaluationOptions, TrainOptions, option_fields, option_value, without_sections
 from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps, folder_of
 from core.jobs.events import Plan, WarningRaised
@@ -49,7 +49,7 @@ _STARTING_ROWS = "starting_rows"  # file in a run's folder: the hash of the new 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
               group: ProcessGroup = ONE_PROCESS, max_clips: int | None = None) -> TrainingRun:
     """Load everything that a new or resumed run needs. `max_clips`: use only so many clips, for a preflight."""
-    run_dir = reporter.directory
+    run_dir, full, init_from = reporter.directory, options.full, options.checkpoints.init_from
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
@@ -59,19 +59,19 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     saved = checkpoint.quarantine_damaged_checkpoints(run_dir, warn)
     if saved is None:
         state, tts = None, new_model(options, workspace, device)
-        if options.init_from:
-            tts = warm_start(workspace, options.init_from, tts, warn, parameter_groups.changed_parts(options))
+        if init_from:
+            tts = warm_start(workspace, init_from, tts, warn, parameter_groups.changed_parts(options))
         tts = with_decoder(tts, run_dir / records.DECODER)
     else:
         state = checkpoint.load_state(run_dir, saved)
         check_options(run_dir, saved, options, group.world_size)
         check_vocabulary(run_dir, saved, workspace, options.extension)
-        keep_base = bool(options.distillation or options.l2_sp or options.ewc or options.init_from)
+        keep_base = bool(full.distillation or full.l2_sp or full.ewc or init_from)
         tts = load_checkpoint(workspace, folder_of(run_dir, saved), device, keep_base=keep_base)
 
     # The data: clips of the new language, and in `full` replayed clips of the base languages.
-    data = dataloader.load_training_data(workspace, options.dataset, tts, options.validation_disjoint_by,
-                                         augmented=options.augmentation > 0)
+    data = dataloader.load_training_data(workspace, options.dataset, tts, options.evaluation.validation_disjoint_by,
+                                         augmented=options.data.augmentation > 0)
     if max_clips is not None:
         data = dataloader.subset(data, max_clips)
     for note in data.notes:
@@ -96,12 +96,13 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
                                        None if max_clips is None else max_clips // 2)
 
     # The trainer; in a resumed run with the state of the checkpoint.
-    trainer = Trainer(options, tts, data, clips.replayed, precision.decide(options.precision, device), warn, group)
-    if options.compile == "on":
+    chosen_precision = precision.decide(options.hardware.precision, device)
+    trainer = Trainer(options, tts, data, clips.replayed, chosen_precision, warn, group)
+    if options.hardware.compile == "on":
         tts.lm.compile()
     early_stopping, base_losses = EarlyStopping(), dict[str, float]()
     if state is not None:
-        check_data(run_dir, options, state, data)
+        check_data(run_dir, options.dataset, state, data)
         trainer.load_state_dict(state)
         early_stopping, base_losses = state.early_stopping, dict(state.base_losses)
         warning = rounding_warning(state, trainer.precision, compute.numeric_environment(device))
@@ -124,9 +125,11 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     record = CheckpointRecord(
         run=run_dir.name, step=0, scope=options.scope, extension=options.extension, dataset=options.dataset,
         rows_hash=rows_hash, frozen_hash="", origin=tts.origin,
-        adapter_rank=options.adapter_rank if tts.adapters else None, recogniser=choice.recogniser,
+        adapter_rank=options.adapters.adapter_rank if tts.adapters else None, recogniser=choice.recogniser,
         recogniser_language=choice.recogniser_language, text_library=tts.text_library or tts.front_end.text_library)
-    sentences = load_custom_sentences(options, tts, data.languages, run_dir, warn) if group.rank == 0 else {}
+    sentences = {}
+    if group.rank == 0:
+        sentences = load_custom_sentences(options.evaluation, tts, data.languages, run_dir, warn)
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, drift_clips=clips.drift_clips,
                                early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences,
                                learning_record=learning.read_learning(run_dir) if group.rank == 0 else LearningRecord())
@@ -151,7 +154,7 @@ def _recogniser_choice(options: TrainOptions, workspace: Workspace, run_dir: Pat
                        saved: int | None) -> RecogniserChoice:
     """The recogniser of the run: of a resumed one that of its checkpoint, because errors of two cannot be compared."""
     if saved is None:
-        return scoring.choose(workspace, options, options.dataset)
+        return scoring.choose(workspace, options)
     return records.read_checkpoint(folder_of(run_dir, saved))
 
 
@@ -168,7 +171,7 @@ def _load_recogniser(options: TrainOptions, choice: RecogniserChoice, workspace:
         if state is None:
             raise
         run_dir = reporter.directory
-        if _may_rank_by_cer(options, state, run_dir):
+        if _may_rank_by_cer(options.evaluation, state, run_dir, options.length.minutes_of_steps):
             raise UserError(error.message,
                             _restore_hint(choice.recogniser, error.hint, run_dir, state.step)) from error
         return scoring.replace_unavailable(workspace, tts, lambda message: reporter.emit(WarningRaised(message)),
@@ -182,7 +185,8 @@ def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
     return f"{advice}; or start a new run from its weights: {init_from_command(run_dir, step)}."
 
 
-def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) -> bool:
+def _may_rank_by_cer(options: TrainingEvaluationOptions, state: TrainerState, run_dir: Path,
+                     max_minutes: float) -> bool:
     """Whether the run that resumes from `state` may still rank a checkpoint by character error rate."""
     if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *WITHOUT_TRANSCRIPT):
         return False
@@ -192,7 +196,7 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
         return True
 
     # Otherwise a checkpoint is only ranked if the run takes further steps.
-    finished = is_finished(state.step, state.seconds, state.schedule, options.minutes_of_steps)
+    finished = is_finished(state.step, state.seconds, state.schedule, max_minutes)
     stopping = state.early_stopping.after(state.step, values[state.step], options.min_improvement)
     return not finished and not stopping.should_stop(options.patience)
 
@@ -206,7 +210,8 @@ def new_model(options: TrainOptions, workspace: Workspace, device: torch.device)
     # New adapters start without effect, so the model still speaks like the base.
     if not parameter_groups.has_adapters(options):
         return replace(tts, scope=options.scope)
-    adapters = Adapters.fresh(tts.lm.module, plan_adapters(options, tts.lm.adapter_targets), options.seed)
+    plan = plan_adapters(options.adapters, tts.lm.adapter_targets, options.length.steps)
+    adapters = Adapters.fresh(tts.lm.module, plan, options.seed)
     tts.lm.module.to(device)
     return replace(tts, adapters=adapters, scope=options.scope)
 
@@ -224,12 +229,13 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, world_size: i
     saved_world_size = checkpoint.read_world_size(run_dir, step)
     # Options that only divide the same batch in another way may change together.
     same_batches = _same_batches(options, world_size, saved, saved_world_size)
-    changed = [name for name in TrainOptions.model_fields
-               if getattr(options, name) != getattr(saved, name)
+    changed = [name for name in option_fields(TrainOptions)
+               if option_value(options, name) != option_value(saved, name)
                and not (same_batches if name in GLOBAL_BATCH else may_change(name, saved, options))]
     if changed:
-        differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({reason(name)})"
-                         for name in changed)
+        differences = "; ".join(
+            f"{name} {option_value(options, name)}, wanted {option_value(saved, name)} ({reason(name)})"
+            for name in changed)
         raise UserError(
             f"{run_dir / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
             f"Restore these values and resume, or start a new run with yours from its weights: "
@@ -242,8 +248,8 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, world_size: i
 
 def _same_batches(options: TrainOptions, world_size: int, saved: TrainOptions, saved_world_size: int) -> bool:
     """Whether the steps have the same batches. With adapter dropout the number of processes must be the same too."""
-    per_process = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
-    return (options.batch_size * world_size == saved.batch_size * saved_world_size
+    per_process = parameter_groups.has_adapters(options) and options.adapters.adapter_dropout > 0
+    return (options.batches.batch_size * world_size == saved.batches.batch_size * saved_world_size
             and (world_size == saved_world_size or not per_process))
 
 
@@ -251,14 +257,14 @@ def _world_size_error(run_dir: Path, step: int, options: TrainOptions, world_siz
                       saved_world_size: int) -> UserError:
     """The error for the same options with another number of processes, as torchrun can start them."""
     # torchrun sets the number of processes itself, so the options then hold another number.
-    by_torchrun = saved_world_size != options.processes
+    by_torchrun = saved_world_size != options.hardware.processes
     # torchrun takes one module; another start is by the command that is shown everywhere.
     start = (("torchrun", "--nproc-per-node", str(saved_world_size), "-m", "scripts.train") if by_torchrun
              else ("python", "-m", "scripts", "train"))
     workspace = str(run_dir.parent.parent)
     command = shlex.join((*start, "--workspace", workspace, "--resume", run_dir.name))
     started = f"was started with {_count_processes(saved_world_size)}{' by torchrun' if by_torchrun else ''}"
-    clips = options.batch_size * options.gradient_accumulation
+    clips = options.batches.clips_a_step(1)
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
         f"The run {run_dir.name} {started}, with {clips * saved_world_size} clips in a step; with "
@@ -293,16 +299,16 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
                         f"{_describe_difference(path.parent, folder_of(run_dir, step), current, saved)}.", hint)
 
 
-def check_data(run_dir: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
+def check_data(run_dir: Path, dataset: str, state: TrainerState, data: TrainingData) -> None:
     """Raise `UserError` if the clips are not the ones that the run began with."""
     if state.data_fingerprint != data.fingerprint:
-        raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
+        raise UserError(f"The dataset {dataset!r} is not the one this run began with: its clips, texts or "
                         f"splits differ ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
                         f"Restore that dataset, or start a new run from its weights: "
                         f"{init_from_command(run_dir, state.step)}.")
     if state.content_hash != data.content_hash:
         raise UserError(
-            f"The dataset {options.dataset!r} is the one this run began with, but features or ids of its clips "
+            f"The dataset {dataset!r} is the one this run began with, but features or ids of its clips "
             f"changed, or some clips cannot be read any more ({data.content_hash[:12]}, wanted "
             f"{state.content_hash[:12]}). {' '.join(data.notes)}".rstrip(),
             "Prepare it again with the same model, then resume; or start a new run from its weights: "
@@ -374,7 +380,9 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
               _copy_adapters(source.folder, tts, record), changes]
 
     # Tell the user what was copied, and that the rest starts anew.
-    ema = float(foreign.read_yaml(source.folder / records.CONFIG)["options"].get("ema", 0))  # absent in an import
+    saved_options = foreign.read_yaml(source.folder / records.CONFIG)["options"]
+    # An import has the options of another verb, and no average.
+    ema = float(without_sections(TrainOptions, saved_options).get("ema", 0))
     average = f", the EMA of its training ({ema:g})" if ema else ""
     warn(f"The run starts from the weights of {source.reference} (step {record.step}){average}, with a new optimizer, "
          f"schedule and order of clips: {' '.join(filter(None, copied))}")

@@ -78,9 +78,10 @@ class Trainer:
                  group: ProcessGroup = ONE_PROCESS) -> None:
         self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
         self.step, self.seconds, self.step_seconds = 0, 0.0, 0.0
-        if options.adapter == "adalora" and (options.max_epochs or options.steps == ANY_STEPS):
-            length = f"{options.max_epochs:g} epochs" if options.max_epochs else f"{options.max_minutes:g} minutes"
-            raise UserError(f"AdaLoRA reduces its ranks over {options.steps} steps, and {length} may be fewer.",
+        if options.adapters.adapter == "adalora" and (options.length.max_epochs or options.length.steps == ANY_STEPS):
+            length = options.length
+            limit = f"{length.max_epochs:g} epochs" if length.max_epochs else f"{length.max_minutes:g} minutes"
+            raise UserError(f"AdaLoRA reduces its ranks over {length.steps} steps, and {limit} may be fewer.",
                             "Give the length in steps, and set max_epochs to 0.")
         self.skipped_batches = 0  # batches whose losses or gradients were not finite
         self._warn = warn
@@ -96,42 +97,45 @@ class Trainer:
         precision.cast(tts.lm.module, self.trainables.named)
         # The hash proves at the end that no frozen tensor changed.
         self._initial_frozen_hash = hash_tensors(self._frozen_tensors())
-        if options.sharding == "full":
+        if options.hardware.sharding == "full":
             self._shard()
 
         # Optimizer, loader, loss scale, averages and regularizer of what is trained.
         self._replayed = replayed
         self.set_options(options)
         self.scaler = precision.scaler()
-        self.ema = ExponentialMovingAverage(self.trainables.named, options.ema) if options.ema else None
-        regularized = self.trainables.base and (options.distillation or options.l2_sp or options.ewc)
+        decay = options.optimization.ema
+        self.ema = ExponentialMovingAverage(self.trainables.named, decay) if decay else None
+        regularized = self.trainables.base and (options.full.distillation or options.full.l2_sp or options.full.ewc)
         self.regularizer = WeightRegularizer(self.trainables.base, tts.base_values) if regularized else None
 
         # Samples have seeds from one generator on all ranks; torch's own generator differs between ranks.
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
         torch.manual_seed(options.seed + group.rank)  # dropout differs between ranks
-        if options.ewc and self.regularizer:
-            self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.fisher_clips])
-        self.set_microbatch_plan(memory_plan.first_plan(options, sharded=self.sharded))
+        if options.full.ewc and self.regularizer:
+            self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.full.fisher_clips])
+        self.set_microbatch_plan(memory_plan.first_plan(options.hardware, sharded=self.sharded))
 
     def set_options(self, options: TrainOptions) -> None:
         """Use the batch size, learning rates and length of `options`; before the first step."""
         assert self.step == 0
-        self.options = options
-        self.schedule, self.max_steps = LearningRateSchedule.of(options), options.steps
-        if options.max_epochs:
-            self.max_steps = min(options.steps, epoch_steps(options, len(self.data.train), self.group.world_size))
+        self.options, length, self.max_steps = options, options.length, options.length.steps
+        self.schedule = LearningRateSchedule.from_options(options.optimization, length.steps)
+        if length.max_epochs:
+            clips_a_step = options.batches.clips_a_step(self.group.world_size)
+            self.max_steps = min(length.steps, epoch_steps(length.max_epochs, len(self.data.train), clips_a_step))
             self.schedule = self.schedule.with_last_step(self.max_steps, 0)
-        self.parameter_groups = parameter_groups.make_parameter_groups(self.trainables, options, self.tts.lm)
+        self.parameter_groups = parameter_groups.make_parameter_groups(
+            self.trainables, options.optimization, options.full, self.tts.lm)
         self._names = list(chain.from_iterable(param_group.parameters for param_group in self.parameter_groups))
-        self.optimizer = make_optimizer(self.parameter_groups, options, self.tts.device)
+        self.optimizer = make_optimizer(self.parameter_groups, options.optimization.optimizer, self.tts.device)
         self.loader = TrainLoader(options, self.data, self._replayed, self.tts.lm, self.group.world_size)
 
     def _shard(self) -> None:
         """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `tts`."""
         schema.check_sharding(self.options, self.group.world_size, in_float16=self.precision.dtype is torch.float16)
         self.train_model, self.fsdp_model = fsdp.shard_model(
-            self.tts, self.group.mesh(self.tts.device), guided=self.options.guided_attention_weight > 0,
+            self.tts, self.group.mesh(self.tts.device), guided=self.options.losses.guided_attention_weight > 0,
             keep_whole=self.group.rank == 0)
         self.trainables = parameter_groups.unfreeze_trainables(self.train_model, self.options)
         if self.group.rank:
@@ -140,7 +144,7 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether all steps are taken, or the time limit is reached."""
-        return is_finished(self.step, self.seconds, self.schedule, self.options.minutes_of_steps)
+        return is_finished(self.step, self.seconds, self.schedule, self.options.length.minutes_of_steps)
 
     @property
     def sharded(self) -> bool:
@@ -173,8 +177,8 @@ class Trainer:
             while True:
                 # The micro-batches of this rank, and the tokens of all ranks, by which the losses are divided.
                 micro_batches = dataloader.split_microbatches(
-                    batches, self.microbatch_plan.micro_batch_size(options.batch_size), group.rank, group.world_size,
-                    same_count=self.sharded)
+                    batches, self.microbatch_plan.micro_batch_size(options.batches.batch_size), group.rank,
+                    group.world_size, same_count=self.sharded)
                 samples = list(chain.from_iterable(batch.samples for batch in batches))
                 speech_tokens = sum(sample.speech_targets for sample in samples)
                 text_tokens = sum(sample.text_targets for sample in samples)
@@ -207,8 +211,8 @@ class Trainer:
                 loss_sums = group.all_reduce_sum(loss_sums)
                 self.scaler.unscale_(self.optimizer)
                 if self.regularizer is not None:
-                    self.regularizer.add_gradients(options.l2_sp, options.ewc)
-                norm = fsdp.full_value(nn.utils.clip_grad_norm_(parameters, options.max_grad_norm))
+                    self.regularizer.add_gradients(options.full.l2_sp, options.full.ewc)
+                norm = fsdp.full_value(nn.utils.clip_grad_norm_(parameters, options.optimization.max_grad_norm))
                 speech, text, gradient_norm = torch.cat([loss_sums, norm[None].to(loss_sums)]).tolist()
                 losses = StepLosses(speech, text, gradient_norm, speech_tokens + text_tokens)
                 if losses.finite:
@@ -254,8 +258,8 @@ class Trainer:
         All ranks call it; the clock of rank 0 decides. AdaLoRA reduces its ranks over the number of steps in the
         options, so there the schedule stays, and the time limit ends the run before the end of the schedule.
         """
-        limit_s = 60 * self.options.minutes_of_steps
-        if not limit_s or self.options.adapter == "adalora":
+        limit_s = 60 * self.options.length.minutes_of_steps
+        if not limit_s or self.options.adapters.adapter == "adalora":
             return
         fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.max_steps
         steps = self.group.broadcast(min(self.max_steps, self.step + max(1, fitting)))
@@ -270,13 +274,13 @@ class Trainer:
         """
         options = self.options
         lm = self.fsdp_model or self.train_model.lm
-        loss_options = LossOptions(options.text_dropout, options.code_dropout,
-                                   attention=options.guided_attention_weight > 0)
+        loss_options = LossOptions(options.losses.text_dropout, options.losses.code_dropout,
+                                   attention=options.losses.guided_attention_weight > 0)
         keep_casts = not self.sharded  # FSDP frees layers after use; autocast must not keep casts of their weights
 
         # Distillation: the teacher is the model with its initial weights, which sees the same inputs.
         teacher = {}
-        if batch.replayed and options.distillation > 0:
+        if batch.replayed and options.full.distillation > 0:
             # A separate autocast: within one, casts of the weights are cached, and these weights differ.
             with self.initial_weights(), self.precision.autocast(keep_casts=keep_casts):
                 teacher["teacher"] = lm.predictions(batch.samples, replace(loss_options, attention=False), batch.seeds)
@@ -286,13 +290,13 @@ class Trainer:
         # Each loss is divided by the tokens of the whole step, so that micro-batches and ranks add up.
         assert losses.speech_count == sum(sample.speech_targets for sample in batch.samples)
         speech, text = losses.speech_sum / speech_tokens, losses.text_sum / text_tokens
-        loss = speech + options.text_loss_weight * text
+        loss = speech + options.losses.text_loss_weight * text
         if losses.attention_sum is not None:
-            loss = loss + options.guided_attention_weight * losses.attention_sum / speech_tokens
+            loss = loss + options.losses.guided_attention_weight * losses.attention_sum / speech_tokens
         if losses.speech_divergence is not None and losses.text_divergence is not None:
             divergence = (losses.speech_divergence / speech_tokens
-                          + options.text_loss_weight * losses.text_divergence / text_tokens)
-            loss = loss + options.distillation * divergence
+                          + options.losses.text_loss_weight * losses.text_divergence / text_tokens)
+            loss = loss + options.full.distillation * divergence
         if adalora_penalty and self._allocation is not None:
             loss = loss + self._allocation.penalty() / self.group.world_size
         if self.sharded:  # FSDP averages gradients over the ranks; here they are to be summed
@@ -302,7 +306,7 @@ class Trainer:
     def _next_batches(self) -> list[TrainBatch]:
         """The batches of one step, with a seed for each sample."""
         batches: list[TrainBatch] = []
-        for _ in range(self.options.gradient_accumulation):
+        for _ in range(self.options.batches.gradient_accumulation):
             batches += self.loader.next_batches()
 
         count = sum(len(batch.samples) for batch in batches)
@@ -317,7 +321,8 @@ class Trainer:
             torch.cuda.empty_cache()
         if self.sharded:
             raise memory_plan.sharded_out_of_memory(self.step + 1)
-        smaller, message = memory_plan.plan_after_out_of_memory(self.microbatch_plan, self.options, self.step + 1)
+        smaller, message = memory_plan.plan_after_out_of_memory(
+            self.microbatch_plan, self.options.batches.batch_size, self.options.hardware, self.step + 1)
         self.set_microbatch_plan(smaller)
         self._warn(message)
 
@@ -435,7 +440,7 @@ class Trainer:
         sampler, replay_sampler = self.loader.state_dict()
         return TrainerState(
             step=self.step, seconds=self.seconds, skipped_batches=self.skipped_batches, schedule=self.schedule,
-            max_minutes=self.options.max_minutes, sampler=sampler, replay_sampler=replay_sampler,
+            max_minutes=self.options.length.max_minutes, sampler=sampler, replay_sampler=replay_sampler,
             data_fingerprint=self.data.fingerprint, content_hash=self.data.content_hash, tensors=tensors,
             # A sharded run may resume without sharding.
             microbatch_plan=MicrobatchPlan() if self.sharded else self.microbatch_plan,
@@ -448,7 +453,7 @@ class Trainer:
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
         self.schedule = state.schedule
         # A resumed run may have another time limit, which moves the end of the schedule.
-        if state.max_minutes != self.options.max_minutes and self.step:
+        if state.max_minutes != self.options.length.max_minutes and self.step:
             self.schedule = self.schedule.with_last_step(self.max_steps, self.step)
             self.fit_steps_to_time_limit(self.seconds / self.step)
         if self.ema:
@@ -460,7 +465,7 @@ class Trainer:
         if allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
-        self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded,
+        self.set_microbatch_plan(memory_plan.first_plan(self.options.hardware, sharded=self.sharded,
                                                         saved=state.microbatch_plan))
 
     def _rng_state(self) -> dict[str, torch.Tensor]:
@@ -489,15 +494,14 @@ class Trainer:
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)})
 
 
-def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
-                   device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(groups: Sequence[ParameterGroup], name: str, device: torch.device) -> torch.optim.Optimizer:
     """AdamW over the groups, each with its own learning rate and weight decay; fused on CUDA, where that is faster.
 
     `adamw8bit` is bitsandbytes' AdamW with 8-bit moments (Dettmers et al. 2022, arXiv:2110.02861).
     """
     param_groups = [{"params": list(group.parameters.values()), "lr": group.lr, _INITIAL_LR: group.lr,
                      "weight_decay": group.weight_decay} for group in groups]
-    if options.optimizer == "adamw8bit":
+    if name == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit  # an optional package
         except ImportError as error:
@@ -508,10 +512,9 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
     return torch.optim.AdamW(param_groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
 
 
-def epoch_steps(options: TrainOptions, clips: int, world_size: int) -> int:
-    """The steps of `max_epochs` passes over so many clips."""
-    clips_a_step = options.batch_size * options.gradient_accumulation * world_size
-    return max(1, math.ceil(options.max_epochs * clips / clips_a_step))
+def epoch_steps(epochs: float, clips: int, clips_a_step: int) -> int:
+    """The steps of so many passes over the clips."""
+    return max(1, math.ceil(epochs * clips / clips_a_step))
 
 
 def is_finished(step: int, seconds: float, schedule: LearningRateSchedule, max_minutes: float) -> bool:

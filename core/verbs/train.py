@@ -18,21 +18,21 @@ from data.splits import why_untrainable
 def check(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is checked by the worker."""
     # A tracker is named as its package.
-    if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:
-        raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
-                        f"Install it (pip install {options.tracker}), or choose no tracker.")
+    if options.job.tracker != "none" and importlib.util.find_spec(options.job.tracker) is None:
+        raise UserError(f"The tracker {options.job.tracker!r} was chosen, and its package is not installed.",
+                        f"Install it (pip install {options.job.tracker}), or choose no tracker.")
 
-    schema.check_sharding(options, schema.get_world_size(options.processes))
+    schema.check_sharding(options, schema.get_world_size(options.hardware.processes))
     if options.dataset in workspace.list_datasets() and not isinstance(options, PreflightOptions):
-        review.check_texts_match(workspace, options.dataset, options.mismatch_action)
+        review.check_texts_match(workspace, options.dataset, options.data.mismatch_action)
 
     try:
         record = records.read_extension(workspace.extension(options.extension))
         base = lineage.languages_of(workspace, f"base:{record.origin.model}")
     except UserError:
         return
-    if options.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:
-        raise catalog.no_conditioner_layers(options.adapter_rank_conditioner)
+    if options.adapters.adapter_rank_conditioner and not catalog.find_entry(record.origin.family).conditioner_adapters:
+        raise catalog.no_conditioner_layers(options.adapters.adapter_rank_conditioner)
     codes = languages_of_dataset(workspace, options.dataset)
     if codes:
         languages.check_targets(options.dataset, codes, record.languages, base,
@@ -48,6 +48,6 @@ def check(workspace: Workspace, options: TrainOptions) -> None:
                             "Add recordings of the same speakers, or prepare it with another held-out share "
                             "(--held-out); clips without a speaker share one.")
 
-    for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
+    for name in languages.split_names(options.full.replay_datasets) if options.scope == "full" else ():
         for language in languages_of_dataset(workspace, name):
             languages.check_replayed(name, language, base)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from config.loading import parse_options
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
 from core import doctor
 from core.jobs import control
@@ -68,7 +69,7 @@ def picture(path: Path) -> None:
 
 def chain(workspace: Workspace, *, steps: int = 400, total: int = 700, finished: bool = False) -> list[Job]:
     """A demo chain with its first four jobs finished and training at `steps`, or finished too."""
-    options = job_chains.ChainOptions(train=TrainOptions(steps=total))
+    options = job_chains.ChainOptions(train=parse_options(TrainOptions, {"steps": total}))
     made = job_chains.submit_chain(workspace, options, certificate=False)
     for job in made[:-1]:
         append(job, Queued(), Started(1, 1), Progress(300, 300, "clips"), Finished({"folder": job.id, "seconds": 2.5}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from config.loading import parse_options
 from config.schema import PreflightOptions
 from core.jobs import checkpoint_names
 from core.jobs import job as job_files
@@ -38,8 +39,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
                       "30 minutes or more is better."),
         Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
                   "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",
-                  "seconds": 48.1, "not_tried": " ".join(untried_parts(PreflightOptions(
-                      scope="full", compile="on", processes=2)))}))
+                  "seconds": 48.1, "not_tried": " ".join(untried_parts(parse_options(
+                      PreflightOptions, {"scope": "full", "compile": "on", "processes": 2})))}))
     with served(workspace.path) as served_app:
         yield served_app, run.directory
 

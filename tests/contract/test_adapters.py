@@ -9,13 +9,14 @@ import torch
 from peft import PeftModel
 
 from config.errors import UserError
+from config.schema import AdapterOptions
 from core.model.adapters import Adapters, plan_adapters
 from core.model.prefix import base_tensors, parameter_name
 from core.training import trainer as trainer_module
 from core.training.trainer import Trainer, make_optimizer
 from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
-from tests.worlds import DEVICE, ENGLISH, train_options
+from tests.worlds import DEVICE, ENGLISH
 
 pytestmark = pytest.mark.covering
 
@@ -162,7 +163,7 @@ def test_what_is_saved_is_what_the_optimizer_of_a_gpu_trained(world: World, kind
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """It is fused, and changes parameters without their version, by which DoRA sees that its norms are old."""
     monkeypatch.setattr(trainer_module, "make_optimizer",
-                        lambda groups, options, device: make_optimizer(groups, options, torch.device("cuda")))
+                        lambda groups, name, device: make_optimizer(groups, name, torch.device("cuda")))
     trainer = trained(world, adapter=kind)
     assert all(group["fused"] for group in trainer.optimizer.param_groups)
     assert trainer.tts.adapters is not None
@@ -265,8 +266,9 @@ def test_ranks_are_per_part_of_the_model(world: World) -> None:
 def test_adapters_that_cannot_be_made_are_refused_with_the_way_out(world: World) -> None:
     targets = world.base().lm.adapter_targets
     with pytest.raises(UserError, match="rank 0 in every part") as caught:
-        plan_adapters(train_options(adapter_rank=0), targets)
+        plan_adapters(AdapterOptions(adapter_rank=0), targets, 8)
     assert "scope `rows`" in caught.value.hint
     with pytest.raises(UserError, match="one budget .* attention 8, mlp 4, heads 8"):
-        plan_adapters(train_options(adapter="adalora", adapter_rank=8, adapter_rank_mlp=4), targets)
-    assert set(plan_adapters(train_options(adapter="adalora", adapter_rank_heads=0), targets).ranks.values()) == {4}
+        plan_adapters(AdapterOptions(adapter="adalora", adapter_rank=8, adapter_rank_mlp=4), targets, 8)
+    plan = plan_adapters(AdapterOptions(adapter="adalora", adapter_rank=4, adapter_rank_heads=0), targets, 8)
+    assert set(plan.ranks.values()) == {4}

@@ -120,7 +120,7 @@ class Bench:
         record = records.read_checkpoint(folder)
         assert record.frozen_hash == record.origin.base_hash  # in the memory of the trainer
         tts = load_checkpoint(self.workspace, folder, CPU)  # the bits of the file
-        assert not tts.changed or (options.scope == "full" and options.full_trainable != "adapters")
+        assert not tts.changed or (options.scope == "full" and options.full.full_trainable != "adapters")
         assert not set(tts.lm.text_tables) & set(tts.changed)
         after = base_tensors(tts.lm.module)
         assert after.keys() == self.base.keys()

@@ -167,10 +167,10 @@ def test_a_resumed_run_that_lost_what_the_base_spoke_is_refused(
 def test_texts_that_cannot_be_read_are_told_by_line(tts: TTSModel, world: World, tmp_path: Path) -> None:
     wrong = train_options(**FULL, replay_texts=texts(tmp_path / "a.txt", ["en\tthe cat", "am\tሀለመ"]))
     with pytest.raises(UserError, match=r"Line 2 of .*a\.txt is not a base language, a tab and a sentence"):
-        replay.sentences(wrong, tts)
+        replay.sentences(wrong.full, tts)
     with pytest.raises(UserError, match="cannot be read"):
-        replay.sentences(train_options(**FULL, replay_texts=str(tmp_path / "none.txt")), tts)
-    assert len(replay.sentences(train_options(**FULL), tts)) >= 10
+        replay.sentences(train_options(**FULL, replay_texts=str(tmp_path / "none.txt")).full, tts)
+    assert len(replay.sentences(train_options(**FULL).full, tts)) >= 10
 
 
 def test_nothing_is_gathered_outside_of_full(tts: TTSModel, world: World, tmp_path: Path) -> None:

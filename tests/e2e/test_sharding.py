@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from config import schema
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import TrainOptions, with_values
 from core import train
 from core.jobs import checkpoint_names
 from core.jobs.events import Result
@@ -142,7 +142,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
 
 def trainer_of(world: Workspace, options: TrainOptions, group: ProcessGroup) -> Trainer:
     if group is ONE_PROCESS:
-        options = options.model_copy(update={"sharding": "none"})
+        options = with_values(options, {"sharding": "none"})
     tts = setup.new_model(options, world, CPU)
     return Trainer(options, tts, dataloader.load_training_data(world, "demo-am", tts), (),
                    Precision("cpu", torch.float32, "for the test"), group=group)

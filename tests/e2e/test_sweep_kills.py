@@ -12,20 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from config.loading import parse_options
 from config.schema import SweepOptions
 from core.jobs import control, locks
 from core.jobs.job import Job, create_job, load_job
 from core.library import sweeps
 from core.library.sweeps import SweepTrial
 from core.workspace import Workspace
-from tests.worlds import extended_world, train_options
+from tests.worlds import extended_world, train_settings
 
 PATIENCE_S = 1200
 
 
 def create(world: Workspace, name: str) -> Job:
-    training = train_options(steps=6, checkpoint_every=3, evaluation_sentences=2).model_dump()
-    options = SweepOptions(**{**training, "vary": "row_lr: 0.3, 0.03, 0.003; adapter_lr: 0.02, 0.001"})
+    training = train_settings(steps=6, checkpoint_every=3, evaluation_sentences=2)
+    options = parse_options(SweepOptions, {**training, "vary": "row_lr: 0.3, 0.03, 0.003; adapter_lr: 0.02, 0.001"})
     return create_job(world, "sweep", options, job_id=name)
 
 
@@ -49,7 +50,7 @@ def ranking(job: Job) -> list[SweepTrial]:
     record = sweeps.read_sweep(job.directory)
     assert record is not None
     return [dataclasses.replace(trial, run="")
-            for trial in sweeps.rank(record, SweepOptions(**job.settings))]
+            for trial in sweeps.rank(record, parse_options(SweepOptions, job.settings))]
 
 
 @pytest.mark.slow

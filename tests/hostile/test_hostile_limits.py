@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from config import foreign
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import (
     CompareOptions,
     EmotionOptions,
@@ -259,7 +260,7 @@ def test_a_password_in_any_option_is_in_the_job_alone(address: str, option: str,
 
 def test_a_job_with_a_password_stays_its_owners_if_its_options_change(tmp_path: Path) -> None:
     workspace = Workspace.open(tmp_path / "workspace")
-    options = TrainOptions(recogniser="/a/https:/u:TOPSECRET@x/a", extension="a", dataset="b")
+    options = parse_options(TrainOptions, {"recogniser": "/a/https:/u:TOPSECRET@x/a", "extension": "a", "dataset": "b"})
     job = create_job(workspace, "train", options, job_id="one")
     change_options(job, {"keep_last": 5})
     assert stat.S_IMODE((job.directory / "config.yaml").stat().st_mode) == 0o600

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from config import confinement, foreign
 from config.errors import UserError
-from config.schema import EvaluateOptions, PackOptions, TrainOptions
+from config.schema import EvaluateOptions, PackOptions, TrainOptions, without_sections
 from core import pack
 from core.dataset import original_recordings
 from core.jobs.job import load_job
@@ -74,7 +74,7 @@ def imported_run(workspace: Workspace, **options: object) -> str:
     """A run whose `config.yaml` has these options, as others may have packed it."""
     path = workspace.runs / foreign_workspace.RUN / "config.yaml"
     values = yaml.safe_load(path.read_text())
-    values["options"] |= options
+    values["options"] = {**without_sections(TrainOptions, values["options"]), **options}
     path.write_text(yaml.safe_dump(values))
     return foreign_workspace.RUN
 

@@ -22,9 +22,9 @@ def step(number: int, total: int = 10, loss: float = 1.0) -> Step:
 def train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     match options.extension:
         case "quick":
-            for number in range(1, options.steps + 1):
-                reporter.emit(step(number, options.steps))
-            return {"steps": options.steps}
+            for number in range(1, options.length.steps + 1):
+                reporter.emit(step(number, options.length.steps))
+            return {"steps": options.length.steps}
         case "patient":
             reporter.emit(Progress(1, 10, "clips"))
             while not reporter.stop_requested():
@@ -73,8 +73,8 @@ def _restarted(reporter: Reporter) -> Result:
 def _resumable(options: TrainOptions, reporter: Reporter) -> Result:
     """Takes up at the step after the last checkpoint; killed at step 5 the first time."""
     saved = sorted(int(path.name.removeprefix("step-")) for path in (reporter.directory / "checkpoints").glob("*"))
-    for number in range(saved[-1] + 1 if saved else 1, options.steps + 1):
-        reporter.emit(step(number, options.steps, loss=1 / number))
+    for number in range(saved[-1] + 1 if saved else 1, options.length.steps + 1):
+        reporter.emit(step(number, options.length.steps, loss=1 / number))
         if number % 3 == 0:
             (reporter.directory / "checkpoints" / f"step-{number:06d}").mkdir(parents=True)
             reporter.emit(Evaluated(number, 1 / number, {"am": 0.5}))

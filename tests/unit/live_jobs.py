@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+from config.loading import parse_options
 from config.schema import TrainOptions
 from core.jobs import control, locks
 from core.jobs.job import Job, create_job
@@ -16,7 +17,7 @@ from tests.unit.fake_verbs import COMMAND
 
 def train(workspace: Workspace, behaviour: str, *, steps: int = 10, after: tuple[str, ...] = (),
           name: str | None = None, device: str = "cpu") -> Job:
-    options = TrainOptions(extension=behaviour, steps=steps, device=device)
+    options = parse_options(TrainOptions, {"extension": behaviour, "steps": steps, "device": device})
     return create_job(workspace, "train", options, after=after, job_id=name)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from config.schema import TrainOptions
+from config.schema import AdapterOptions
 from core.model.adapters import Adapters, plan_adapters
 from core.model.precision import Precision
 from models.cuda_graph_decode import CUDAGraphStepper
@@ -24,7 +24,7 @@ _KINDS: dict[str, type[Stepper]] = {"graphs": CUDAGraphStepper, "no graphs": Ste
 def add_adapters(lm: TransformerLanguageModel, device: torch.device) -> None:
     """The adapters that a run has by default, switched on, in the precision of the model's first matrix."""
     dtype = next(value.dtype for value in lm.module.parameters() if value.ndim == 2)
-    adapters = Adapters.fresh(lm.module, plan_adapters(TrainOptions(), lm.adapter_targets), seed=0)
+    adapters = Adapters.fresh(lm.module, plan_adapters(AdapterOptions(), lm.adapter_targets, steps=1), seed=0)
     lm.module.to(device).eval()
     Precision(device.type, dtype, "of the benchmark").cast(lm.module, ())
     adapters.switch(True)

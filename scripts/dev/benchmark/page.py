@@ -42,6 +42,7 @@ import torch
 import yaml
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import SynthesizeOptions, TrainOptions
 from core.jobs import control, worker
 from core.jobs.events import (
@@ -363,10 +364,10 @@ def train(options: TrainOptions, _workspace: Workspace, reporter: Reporter) -> R
         nonlocal step
         step += 1
         loss = 1.6 + 3.2 * math.exp(-step / 120) + 0.12 * math.sin(1.7 * step)
-        reporter.emit(Step(step, 2 * options.steps, loss, 0.5 * loss, {"rows": 5e-3}, 0.8, 5200.0, 0.4 * step,
-                           0.4 * options.steps, 3_100_000_000, "process"))
+        reporter.emit(Step(step, 2 * options.length.steps, loss, 0.5 * loss, {"rows": 5e-3}, 0.8, 5200.0, 0.4 * step,
+                           0.4 * options.length.steps, 3_100_000_000, "process"))
 
-    while step < options.steps:
+    while step < options.length.steps:
         report()
     factor, last = torch.ones(1024, 1024), time.monotonic()
     while not reporter.stop_requested():
@@ -380,7 +381,7 @@ def train(options: TrainOptions, _workspace: Workspace, reporter: Reporter) -> R
 @contextmanager
 def training(workspace: Workspace, steps: int) -> Iterator[None]:
     """A worker that has made `steps` and goes on; killed at the end."""
-    job = create_job(workspace, "train", TrainOptions(steps=steps, device="cpu"))
+    job = create_job(workspace, "train", parse_options(TrainOptions, {"steps": steps, "device": "cpu"}))
     control.start(job, command=(sys.executable, "-m", "scripts.dev.benchmark.page", _WORKER))
     try:
         reader = JobReader(job)

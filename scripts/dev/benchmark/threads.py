@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from config.schema import TrainOptions
+from config.schema import TrainOptions, with_values
 from core import train, wait_policy
 from core.submission.job_chains import demo_options
 from core.workspace import Workspace
@@ -170,7 +170,7 @@ def take_steps(workspace: Path) -> None:
     Outside of the windows the threads block, or some settings would load, and end their last step, for minutes.
     """
     team = wait_policy.IdleTeam()
-    options = demo_options("train", TrainOptions).model_copy(update={"max_minutes": 0.0, "device": "cpu"})
+    options = with_values(demo_options("train", TrainOptions), {"max_minutes": 0.0, "device": "cpu"})
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as after_window:
         reporter = train.SilentReporter(Path(folder))
         trainer = train.prepare_run(options, Workspace.open(workspace), reporter)[0].trainer

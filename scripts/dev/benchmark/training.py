@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from config.loading import parse_options
 from config.schema import Scope, TrainOptions
 from core import compute
 from core.model import precision
@@ -155,7 +156,7 @@ def beside_package(bench: Bench, name: str) -> list[BenchmarkRow]:
 def epoch(trainer: Trainer) -> float:
     """Useful tokens a second over as many steps as an epoch has."""
     tokens, took = 0, 0.0
-    for _ in range(math.ceil(len(trainer.data.train) / trainer.options.batch_size)):
+    for _ in range(math.ceil(len(trainer.data.train) / trainer.options.batches.batch_size)):
         tokens += trainer.train_step().tokens  # ends with a look at the losses, so the device is done
         took += trainer.step_seconds
     return tokens / took
@@ -179,13 +180,14 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
     rows = {table: torch.randn(sizes.new_rows, *([] if table.endswith("bias") else [width])) / 32
             for table in map(rows_name, model.text_tables)}
     voice = extend_model(voice, front_end, rows)
-    options = TrainOptions.model_validate({"scope": scope, "batch_size": sizes.batch_size, "steps": 10_000, **changes})
+    options = parse_options(TrainOptions, {"scope": scope, "batch_size": sizes.batch_size, "steps": 10_000, **changes})
     if scope != "rows":
-        adapters = Adapters.fresh(model.module, plan_adapters(options, model.adapter_targets), 0)
+        plan = plan_adapters(options.adapters, model.adapter_targets, options.length.steps)
+        adapters = Adapters.fresh(model.module, plan, 0)
         model.module.to(device)
         voice = replace(voice, adapters=adapters, scope=scope)
 
-    if options.compile == "on":
+    if options.hardware.compile == "on":
         model.compile()
 
     clips = _clips(bench, name, model)

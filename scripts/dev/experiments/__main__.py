@@ -108,7 +108,7 @@ def _try(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
 def _break(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
     """Train by the common recipe, in a subprocess."""
     command = [sys.executable, "-m", "scripts.dev.experiments.broken", str(workspace.path)]
-    steps = [str(trial.training(seed).steps)] if trial.shortened else []
+    steps = [str(trial.training(seed).length.steps)] if trial.shortened else []
     with subprocess.Popen([*command, trial.group, trial.name, str(seed), *steps]) as child:
         spent = NOTHING
         while child.poll() is None:

@@ -85,16 +85,18 @@ def learn(model: LanguageModel, old_rows: int, data: TrainingData, options: Trai
     module = model.module.requires_grad_(True).train()
     for table in model.text_tables:
         module.get_parameter(table).register_hook(_without(old_rows))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
-    sampler = LengthBucketedBatchSampler([clip.batch_clip for clip in data.train], options.batch_size, options.seed)
-    hiding = LossOptions(options.text_dropout, options.code_dropout)
-    for _ in range(options.steps):
+    optimizer = torch.optim.AdamW(module.parameters(), lr=options.full.layer_lr,
+                                  weight_decay=options.optimization.weight_decay)
+    sampler = LengthBucketedBatchSampler([clip.batch_clip for clip in data.train], options.batches.batch_size,
+                                         options.seed)
+    hiding = LossOptions(options.losses.text_dropout, options.losses.code_dropout)
+    for _ in range(options.length.steps):
         batch = dataloader.make_samples(sampler.next_batch(), data.train, model)
         losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
-        text = options.text_loss_weight * losses.text_sum / losses.text_count
+        text = options.losses.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()
         (losses.speech_sum / losses.speech_count + text).backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), options.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), options.optimization.max_grad_norm)
         optimizer.step()
     module.eval()
 
@@ -119,15 +121,15 @@ def _export(workspace: Workspace, tts: TTSModel, tensors: Tensors, folder: Path,
     tts.family.export(tts.base_folder, folder, tensors, None, tts.front_end)
     tts.front_end.save(folder / records.FRONT_END)
     write_record(folder / EXPORT_RECORD, ExportRecord(
-        name, name, options.steps, "rows", options.dataset, new, tts.origin, evaluation.longest_texts(workspace, tts),
-        {}, cut))
+        name, name, options.length.steps, "rows", options.dataset, new, tts.origin,
+        evaluation.longest_texts(workspace, tts), {}, cut))
 
 
 def _record(workspace: Workspace, tts: TTSModel, exported: TTSModel, name: str,
             options: TrainOptions) -> CheckpointRecord:
     """The claim of the recipe: new rows alone were trained."""
     extension = records.read_extension(workspace.extension(options.extension))
-    return CheckpointRecord(name, options.steps, "rows", options.extension, options.dataset, extension.rows_hash,
+    return CheckpointRecord(name, options.length.steps, "rows", options.extension, options.dataset, extension.rows_hash,
                             hash_tensors(base_tensors(exported.lm.module)), tts.origin)
 
 

@@ -19,7 +19,8 @@ import yaml
 
 from config import foreign
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.loading import parse_options
+from config.schema import TrainOptions, without_sections
 from core import compute, train
 from core.jobs.events import Evaluated, Journal, Step, WarningRaised, read_events
 from core.jobs.reporter import JournalReporter
@@ -73,8 +74,8 @@ def main() -> int:
 
 def train_case(workspace: Workspace, case: str, seed: int, steps: int, minutes: float) -> tuple[Path, str]:
     """Train a case; the folder of the run, and the message with which it failed."""
-    options = TrainOptions(**{**_DEMO, "steps": steps, "max_minutes": minutes, "checkpoint_every": max(1, steps),
-                              "seed": seed, **CASES[case]})
+    options = parse_options(TrainOptions, {**_DEMO, "steps": steps, "max_minutes": minutes,
+                                           "checkpoint_every": max(1, steps), "seed": seed, **CASES[case]})
     directory = workspace.runs / f"{case.replace(' ', '-')}-{seed}-{time.strftime('%H%M%S')}"
     directory.mkdir(parents=True)
     write_text(directory / CONFIG, yaml.safe_dump({"verb": "train", "options": options.model_dump(mode="json")}))
@@ -89,7 +90,7 @@ def train_case(workspace: Workspace, case: str, seed: int, steps: int, minutes: 
 def read_run(directory: Path, case: str, seed: int, failure: str = "") -> dict[str, object]:
     """What the table holds of a run."""
     record = learning.read_learning(directory)
-    options = foreign.read_yaml(directory / CONFIG)["options"]
+    options = without_sections(TrainOptions, foreign.read_yaml(directory / CONFIG)["options"])
     step, total, warnings, validation = 0, 0, [], {}
 
     for event in read_events(directory / JOURNAL)[0]:

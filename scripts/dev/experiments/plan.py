@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from config.loading import parse_options
+from config.loading import change_options, parse_options
 from config.schema import ExtendOptions, TrainOptions
 from core.submission import job_chains
 
@@ -35,10 +35,9 @@ class ExperimentTrial:
 
     def training(self, seed: int) -> TrainOptions:
         """The demo's training with this trial's changes, on `extension(seed)`."""
-        demo = job_chains.demo_options("train", TrainOptions).model_dump()
-        changed = {**demo, "max_minutes": 0.0, **self.train, "seed": seed,
-                   "extension": self.extension(seed).extension}
-        return parse_options(TrainOptions, changed)
+        demo = job_chains.demo_options("train", TrainOptions)
+        return change_options(demo, {"max_minutes": 0.0, **self.train, "seed": seed,
+                                     "extension": self.extension(seed).extension})
 
     def run(self, seed: int) -> str:
         """Name of the run."""

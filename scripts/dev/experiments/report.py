@@ -40,7 +40,7 @@ def section(group: TrialGroup, results: TrialResults) -> str:
     """A heading, the length of the trainings, and a table."""
     rows = _error_rows(group, results) if group.measure == "errors" else _losses(group, results)
     options = group.trials[0].training(0)
-    return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{table(rows)}\n"
+    return f"## {group.title}\n\n{options.length.steps} steps of {options.batches.batch_size} clips.\n\n{table(rows)}\n"
 
 
 def _error_rows(group: TrialGroup, results: TrialResults) -> list[Sequence[str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from config import resume_options
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import TrainOptions, option_fields
 from core.jobs import checkpoint_names, control
 from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import CheckpointSaved, Finished, Queued, Started, Stopped, append_event
@@ -42,8 +42,8 @@ def job(workspace: Workspace) -> Job:
 
 
 def test_every_option_may_change_or_has_a_reason() -> None:
-    assert set(resume_options.CHANGEABLE) < set(TrainOptions.model_fields)
-    for name in TrainOptions.model_fields.keys() - set(resume_options.CHANGEABLE):
+    assert set(resume_options.CHANGEABLE) < set(option_fields(TrainOptions))
+    for name in option_fields(TrainOptions).keys() - set(resume_options.CHANGEABLE):
         assert resume_options.reason(name)
 
 
@@ -64,7 +64,7 @@ def test_an_option_that_would_change_steps_is_refused_with_the_reason(changes: d
 
 def test_processes_and_batch_may_change_together() -> None:
     changed = resume_options.with_changes("one", TrainOptions(), {"batch_size": 8, "processes": 2})
-    assert (changed.batch_size, changed.processes) == (8, 2)
+    assert (changed.batches.batch_size, changed.hardware.processes) == (8, 2)
 
 
 def resume(workspace: Workspace, *arguments: str) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from config.errors import UserError
 from config.schema import PackOptions, UnpackOptions
@@ -29,6 +30,7 @@ from core.model.prefix import base_tensors, hash_tensors
 from core.submission import storage
 from core.workspace import Workspace
 from data.durable_files import hash_tree
+from tests.files_before_sections import write_without_sections
 from tests.trained import RUN, trained_world
 from tests.worlds import Listener
 
@@ -80,6 +82,16 @@ def test_a_run_arrives_with_what_it_needs_and_names_what_is_missing(trained: Wor
 
     assert tensors(elsewhere) == tensors(trained)
     assert load_job(elsewhere, RUN).settings == load_job(trained, RUN).settings
+
+
+def test_a_run_from_before_there_were_sections_arrives_with_its_options(trained: Workspace, tmp_path: Path,
+                                                                        elsewhere: Workspace) -> None:
+    shutil.copytree(trained.path, tmp_path / "before")
+    old = Workspace.open(tmp_path / "before")
+    write_without_sections(old.runs / RUN / "config.yaml")
+    imported(packed_run(old), elsewhere)
+    assert "steps" in yaml.safe_load((elsewhere.runs / RUN / "config.yaml").read_text(encoding="utf-8"))["options"]
+    assert load_job(elsewhere, RUN).options() == load_job(trained, RUN).options()
 
 
 def test_with_its_base_nothing_is_missing_and_without_data_they_are_named(trained: Workspace,

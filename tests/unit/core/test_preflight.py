@@ -12,7 +12,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from config.errors import UserError
-from config.schema import PreflightOptions, TrainOptions, about
+from config.loading import parse_options
+from config.schema import LengthOptions, PreflightOptions, TrainOptions, about, option_fields
 from core import preflight, train
 from core.jobs.verbs import read_preset
 from core.model.loading import load_extension
@@ -25,13 +26,13 @@ from data import manifest
 from models.base import Generated
 from models.language_model import TransformerLanguageModel
 from models.tiny.family import Tiny
-from tests.worlds import Listener, train_options, write_dataset
+from tests.worlds import Listener, train_options, train_settings, write_dataset
 
 CPU = torch.device("cpu")
 
 
 def options(**changes: object) -> PreflightOptions:
-    return PreflightOptions(**{**train_options(steps=800).model_dump(), **changes})
+    return parse_options(PreflightOptions, {**train_settings(steps=800), **changes})
 
 
 def tried(world: Workspace, **changes: object) -> tuple[Listener, dict]:
@@ -266,7 +267,7 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
     ({"scope": "full", "adapter": "dora", "full_trainable": "adapters"}, False), ({"adapter": "dora"}, False),
     ({"scope": "full"}, False)])
 def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], told: bool) -> None:
-    said = list(run_plan.unused_option_warnings(TrainOptions.model_validate(changes)))
+    said = list(run_plan.unused_option_warnings(parse_options(TrainOptions, changes)))
     assert bool(said) is told
     assert not said or str(changes["adapter"]) in said[0]
 
@@ -275,7 +276,7 @@ def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], 
     ({"scope": "rows"}, True), ({"scope": "full"}, True), ({"scope": "gated"}, False),
     ({"scope": "full", "full_trainable": "adapters"}, False)])
 def test_a_rank_in_the_conditioner_without_adapters_is_told(changes: dict[str, object], told: bool) -> None:
-    options = TrainOptions.model_validate({"adapter_rank_conditioner": 8, **changes})
+    options = parse_options(TrainOptions, {"adapter_rank_conditioner": 8, **changes})
     said = [line for line in run_plan.unused_option_warnings(options) if "voice conditioner has no effect" in line]
     assert bool(said) is told
 
@@ -285,12 +286,12 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     odd = {"full_trainable": "heads", "layer_lr": 1e-4, "head_lr": 1e-3, "layer_lr_decay": 0.5, "distillation": 1.0,
            "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
            "replay_datasets": "mine", "replay_texts": "/texts.txt"}
-    fields = TrainOptions.model_fields.items()
+    fields = option_fields(TrainOptions).items()
     assert set(odd) == {name for name, field in fields if about(field, "scope") == "full"}
-    (said,) = run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": scope, **odd}))
+    (said,) = run_plan.unused_option_warnings(parse_options(TrainOptions, {"scope": scope, **odd}))
     assert [name for name in odd if f"({name} " not in said] == []
     assert said.startswith(f"Scope {scope!r} does not change the base, so these have no effect: ")
-    assert list(run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": scope}))) == []
+    assert list(run_plan.unused_option_warnings(parse_options(TrainOptions, {"scope": scope}))) == []
 
 
 @pytest.mark.parametrize(("changes", "named"), [
@@ -302,13 +303,13 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     ({"full_trainable": "heads", "head_lr": 1e-3, "l2_sp": 0.1}, ""),
     ({"layer_lr": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
 def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str) -> None:
-    said = " ".join(run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": "full", **changes})))
+    said = " ".join(run_plan.unused_option_warnings(parse_options(TrainOptions, {"scope": "full", **changes})))
     assert named in said
     assert bool(said) is bool(named)
 
 
 def test_the_expected_time_respects_the_limit() -> None:
     estimate = Estimate(MicrobatchPlan(), 1, None, (0.4, 0.6))
-    told = preflight._expected(estimate, TrainOptions(steps=800, max_minutes=5))
+    told = preflight._expected(estimate, LengthOptions(steps=800, max_minutes=5))
     assert told.startswith("the time limit of 5 min, which holds about 600 of the 800 steps")
-    assert "for 800 steps" in preflight._expected(estimate, TrainOptions(steps=800, max_minutes=50))
+    assert "for 800 steps" in preflight._expected(estimate, LengthOptions(steps=800, max_minutes=50))

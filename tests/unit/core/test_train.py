@@ -40,7 +40,7 @@ def test_each_step_tells_of_its_memory_and_rates_and_the_log_says_the_memory(wor
     chosen = train_options()
     assert [list(step.learning_rates) for step in steps] == [["rows", "adapters"]] * 2
     assert steps[0].learning_rates["adapters"] / steps[0].learning_rates["rows"] == pytest.approx(
-        chosen.adapter_lr / chosen.row_lr, rel=1e-3)
+        chosen.optimization.adapter_lr / chosen.optimization.row_lr, rel=1e-3)
     assert [step.memory_of for step in steps] == ["process", "process"]
     assert 0 < steps[0].memory_bytes <= steps[1].memory_bytes
     assert f"process memory at most {memory_text(steps[1].memory_bytes)}" in describe(steps[1])

@@ -34,7 +34,7 @@ from ui import form
 
 ROOT = Path(__file__).parents[3]
 CHANGED = [
-    TrainOptions(steps=5, scope="rows", row_lr=1e-4, device="cpu"),
+    parse_options(TrainOptions, {"steps": 5, "scope": "rows", "row_lr": 1e-4, "device": "cpu"}),
     schema.TokenizerOptions(part="merge", merges=40, algorithm="sentencepiece"),
     schema.SynthesizeOptions(text="it's 5% off", sampling=schema.SamplingOptions(temperature=0.0, seed=7)),
     schema.CompareOptions(texts=(("am", "ሰላም ዓለም"), ("en", "--hello"[2:])), finetuned="run:x@5"),
@@ -219,7 +219,8 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
     preset.write_text("extension: quick\nsteps: 4\nseed: 9\n")
     assert invoke(workspace, "--config", str(preset), "--steps", "2", "--name", "a") == 0
     made = load_job(workspace, "a")
-    assert made.options() == TrainOptions(extension="quick", dataset="mine", steps=2, seed=9, device="cpu")
+    assert made.options() == parse_options(
+        TrainOptions, {"extension": "quick", "dataset": "mine", "steps": 2, "seed": 9, "device": "cpu"})
     again = str(made.directory / "config.yaml")
     assert invoke(workspace, "--config", again, "--name", "b") == 0  # which names the dataset too
     assert load_job(workspace, "b").settings == made.settings

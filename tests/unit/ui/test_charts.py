@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from config.loading import parse_options
 from config.schema import TrainOptions
 from core.jobs.events import Evaluated, Step
 from core.jobs.job import create_job
@@ -19,7 +20,7 @@ from ui.live import View
 
 def trained(workspace: Workspace, name: str, *, steps: int = 5, memory: bool = True, **options: object) -> JobState:
     """A run that made `steps` and was validated at the last."""
-    job = create_job(workspace, "train", TrainOptions(**options), job_id=name)  # type: ignore[arg-type]
+    job = create_job(workspace, "train", parse_options(TrainOptions, options), job_id=name)  # type: ignore[arg-type]
     fold = JobStateReducer(job)
     for step in range(1, steps + 1):
         fold.add(Step(step, 10, 4.0 / step, 2.0 / step, {"rows": 1e-3 * step}, 0.5, 900.0, 6.0 * step, None,

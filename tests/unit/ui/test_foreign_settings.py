@@ -11,7 +11,7 @@ import yaml
 
 from config import foreign_settings
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import TrainOptions, option_value
 from tests.unit.config.test_foreign_settings import SETTINGS, saved
 from ui import foreign_settings as section
 from ui.form import build_form, parse
@@ -37,7 +37,7 @@ def test_the_form_gets_the_values_and_starts_with_them(tmp_path: Path) -> None:
     filled = {name: update["value"] for name, update in zip(form.names, updates, strict=True) if "value" in update}
     assert set(filled) == set(translation.options)
     options = parse(TrainOptions, {**filled, "extension": "e", "dataset": "d"})
-    assert {name: getattr(options, name) for name in translation.options} == dict(translation.options)
+    assert {name: option_value(options, name) for name in translation.options} == dict(translation.options)
     assert "your changes to the preset" in str(notice)
 
 

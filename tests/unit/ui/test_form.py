@@ -8,6 +8,7 @@ import gradio as gr
 import pytest
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import CompareOptions, PrepareOptions, SamplingOptions, TokenizerOptions, TrainOptions
 from core.jobs.verbs import VERBS
 from ui import form
@@ -78,7 +79,8 @@ def test_a_number_that_is_too_large_is_refused_by_every_field(large: float) -> N
 
 
 def test_the_equal_command_names_only_what_differs_from_the_defaults() -> None:
-    line = form.command_line("train", TrainOptions(steps=50, scope="rows"), Path("/tmp/my place"))
+    options = parse_options(TrainOptions, {"steps": 50, "scope": "rows"})
+    line = form.command_line("train", options, Path("/tmp/my place"))
     assert line == ("python -m scripts train --workspace '/tmp/my place' --extension tiny-am --dataset amharic-demo "
                     "--scope rows --steps 50")  # the names too: left out, they are those made last
 

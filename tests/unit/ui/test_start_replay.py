@@ -37,7 +37,7 @@ def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
 
 
 def test_an_empty_choice_is_none() -> None:
-    assert form.parse(TrainOptions, {"replay_datasets": None}).replay_datasets == ""
+    assert form.parse(TrainOptions, {"replay_datasets": None}).full.replay_datasets == ""
 
 
 def test_no_tokenizer_is_made_of_them(with_english: Workspace) -> None:

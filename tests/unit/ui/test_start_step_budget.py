@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.schema import TrainOptions
+from config.loading import change_options
 from core.jobs.events import Finished, Queued, Started, Step
 from core.jobs.job import create_job
 from core.jobs.state import JobBoard
@@ -29,8 +29,7 @@ def view(workspace: Workspace, step_s: float | None, length: str = start.FULL) -
     """Start in a workspace whose last training took `step_s` seconds a step; None: no training yet."""
     if step_s is not None:
         options = start.training_options(workspace, start.CATALOG[0], "", start.FULL, ())[1]
-        job = create_job(workspace, "train", TrainOptions.model_validate(
-            {**options.model_dump(), "extension": "tiny-am", "device": "cpu"}))
+        job = create_job(workspace, "train", change_options(options, {"extension": "tiny-am", "device": "cpu"}))
         scenes.append(job, Queued(), Started(1, 1), *(
             Step(step, 800, 3.0, 2.0, {"rows": 0.01}, 1.0, 900.0, step * step_s) for step in range(1, 11)),
             Finished({}))

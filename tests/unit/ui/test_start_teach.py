@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from config.errors import UserError
-from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions
+from config.loading import parse_options
+from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions, with_values
 from core.jobs.events import Step
 from core.jobs.job import create_job
 from core.jobs.state import JobState
@@ -43,7 +44,7 @@ def test_models_to_get_are_told_from_those_that_are_here(workspace: Workspace) -
 def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "tiny", "am", start.DEMO, start.FULL)
     plain = job_chains.ChainOptions()
-    stopping = replace(plain, train=plain.train.model_copy(update={"mismatch_action": "stop"}))
+    stopping = replace(plain, train=with_values(plain.train, {"mismatch_action": "stop"}))
     assert job_chains.chain_steps(asked) == job_chains.chain_steps(stopping)
     assert start.comparison_options(workspace, asked) == job_chains.demo_options("compare", CompareOptions)
 
@@ -51,7 +52,7 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
     preset = presets.fit("chatterbox", presets.SpeechAmount(), (), "demo").options
-    assert asked.train == preset.model_copy(update={"mismatch_action": "stop"})
+    assert asked.train == with_values(preset, {"mismatch_action": "stop"})
     steps = dict(job_chains.chain_steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
     assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
@@ -67,8 +68,8 @@ def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Wo
 def test_a_quick_try_is_shorter(workspace: Workspace, model: str) -> None:
     quick, full = (start.chain_options(workspace, model, "am", start.DEMO, length).train
                    for length in (start.QUICK, start.FULL))
-    assert quick.steps < full.steps / 5
-    assert quick.checkpoint_every < quick.steps
+    assert quick.length.steps < full.length.steps / 5
+    assert quick.checkpoints.checkpoint_every < quick.length.steps
 
 
 CHOICES = {"start_model": "tiny", "start_language": "am", "start_dataset": start.DEMO,
@@ -138,10 +139,10 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
         assert dict(job_chains.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
         wanted = presets.fit("chatterbox", presets.SpeechAmount(int(hours * 600), hours * 3600.0), (),
                                        preset)
-        assert asked.train == wanted.options.model_copy(update={"mismatch_action": "stop"})
+        assert asked.train == with_values(wanted.options, {"mismatch_action": "stop"})
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
         labels = [label for label, _ in start.length_choices(workspace, view)["choices"]]  # type: ignore[index]
-        assert labels[0].startswith(f"Preset {presets.TITLES[preset]}: {asked.train.steps:,} steps")
+        assert labels[0].startswith(f"Preset {presets.TITLES[preset]}: {asked.train.length.steps:,} steps")
 
 
 def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) -> None:
@@ -246,25 +247,28 @@ def write_extension(workspace: Workspace) -> None:
 
 
 def test_lengths_are_minutes_and_the_steps_that_fit_into_them(workspace: Workspace) -> None:
-    five, any_steps = TrainOptions(steps=800, max_minutes=5), TrainOptions(steps=start.ANY_STEPS, max_minutes=15)
+    five = parse_options(TrainOptions, {"steps": 800, "max_minutes": 5})
+    any_steps, whole = (parse_options(TrainOptions, length) for length in ({"max_minutes": 15}, {"steps": 4000}))
     for options, step_s, title in ((five, None, "Full: 5 min, up to 800 steps"),
                                    (five, 0.25, "Full: 4 min, about 800 steps here"),
                                    (five, 0.5, "Full: 5 min, about 600 of 800 steps here"),
-                                   (TrainOptions(steps=4000), None, "Full: 4,000 steps, timed before the first"),
-                                   (TrainOptions(steps=4000), 9.0, "Full: 4,000 steps, about 10 h here")):
-        assert start.length_title("Full", options, step_s) == title
-    assert start.length_title("", any_steps, None) == "15 min, as many steps as fit"
-    assert start.length_title("", any_steps, 0.5) == "15 min, about 1,800 steps here"
+                                   (whole, None, "Full: 4,000 steps, timed before the first"),
+                                   (whole, 9.0, "Full: 4,000 steps, about 10 h here")):
+        assert start.length_title("Full", options.length, step_s) == title
+    assert start.length_title("", any_steps.length, None) == "15 min, as many steps as fit"
+    assert start.length_title("", any_steps.length, 0.5) == "15 min, about 1,800 steps here"
     write_extension(workspace)
     made = create_job(workspace, "train", five)
     assert made.device == "cpu"
     state = JobState(made, status="finished", steps=(Step(100, 800, 3.0, 1.0, {"rows": 0.1}, 1.0, 10.0, 50.0, 0.0),))
-    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) is None  # too few were taken
+    # Too few steps were taken.
+    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five.batches, ()) is None
     state = replace(state, steps=state.steps * 5)
-    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) == 0.5
-    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), TrainOptions(batch_size=8), ()) is None
+    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five.batches, ()) == 0.5
+    smaller = parse_options(TrainOptions, {"batch_size": 8})
+    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), smaller.batches, ()) is None
     running = View("start", CHOICES, (replace(state, status="running"),))
-    assert start.step_seconds(workspace, running, five, ()) is None  # or each step would redraw the list
+    assert start.step_seconds(workspace, running, five.batches, ()) is None  # or each step would redraw the list
 
 
 def test_an_ended_chain_is_trained_further_on_its_weights(workspace: Workspace) -> None:
@@ -272,7 +276,8 @@ def test_an_ended_chain_is_trained_further_on_its_weights(workspace: Workspace) 
     write_extension(workspace)
     assert start.further_button(states)["visible"]  # type: ignore[index]
     options = start.further_options(workspace, states, "15")
-    assert (options.init_from, options.max_minutes, options.dataset) == (f"run:{states[-1].id}", 15, "amharic-demo")
+    assert options.checkpoints.init_from == f"run:{states[-1].id}"
+    assert (options.length.max_minutes, options.dataset) == (15, "amharic-demo")
     job = create_job(workspace, "train", options, after=(states[-1].id,))
     longer = [JobState(job), *reversed(states)]
     assert [state.verb for state in start.chain_of(longer)][-2:] == ["train", "train"]

@@ -10,7 +10,8 @@ from typing import cast
 
 import pytest
 
-from config.schema import ANY_STEPS, TrainOptions
+from config.loading import parse_options
+from config.schema import ANY_STEPS, TrainOptions, without_sections
 from core.jobs.gpus import Gpu
 from tests.unit.core.library.test_presets import world
 from ui import train
@@ -26,7 +27,7 @@ def page(tmp_path: Path) -> Page:
 
 
 def shows(**changed: str) -> View:
-    options = TrainOptions().model_dump().items()
+    options = without_sections(TrainOptions, TrainOptions().model_dump()).items()
     values = {f"train.{name}": "" if value is None else str(value) for name, value in options}
     chosen = {**values, "train.extension": "tiny-am", "train.dataset": "mine", "preset": "auto", "memory": "auto",
               "preset.baseline": ""}
@@ -69,7 +70,7 @@ def test_a_length_in_epochs_or_minutes_replaces_the_steps_of_the_preset(page: Pa
         longer = refreshed(page, replace(view, values={**view.values, f"train.{name}": "1000"}))
         assert longer.values["train.steps"] == "0"
         values = {field: longer.values[f"train.{field}"] for field in ("steps", "max_epochs", "max_minutes")}
-        assert TrainOptions.model_validate(values).steps == ANY_STEPS
+        assert parse_options(TrainOptions, values).length.steps == ANY_STEPS
         back = refreshed(page, replace(longer, values={**longer.values, f"train.{name}": "0"}))
         assert back.values["train.steps"] == "20000"
 

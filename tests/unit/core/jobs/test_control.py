@@ -7,22 +7,35 @@ import pytest
 import yaml
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import TrainOptions
 from core.jobs import control, locks
 from core.jobs.events import Journal, Queued
-from core.jobs.job import create_job, load_job
+from core.jobs.job import change_options, create_job, load_job
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
+from tests.files_before_sections import write_without_sections
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
+
+
+def test_a_job_from_before_there_were_sections_has_the_same_options(workspace: Workspace):
+    job = train(workspace, "quick", steps=5, name="first")
+    write_without_sections(job.directory / "config.yaml")
+    assert load_job(workspace, "first") == job
+    assert load_job(workspace, "first").options() == job.options()
+    changed, changes = change_options(load_job(workspace, "first"), {"keep_last": 4})
+    assert changes == ("keep_last: 4 (before: 2)",)
+    assert yaml.safe_load((job.directory / "config.yaml").read_text())["options"]["checkpoints"]["keep_last"] == 4
+    assert changed.settings == {**job.settings, "keep_last": 4}
 
 
 def test_a_job_is_written_whole_with_its_options_frozen(workspace: Workspace):
     job = train(workspace, "quick", steps=5, name="first")
     values = yaml.safe_load((job.directory / "config.yaml").read_text())
-    assert values["options"]["steps"] == 5
+    assert values["options"]["length"]["steps"] == 5
     assert load_job(workspace, "first") == job
-    assert job.options() == TrainOptions(extension="quick", steps=5, device="cpu")
+    assert job.options() == parse_options(TrainOptions, {"extension": "quick", "steps": 5, "device": "cpu"})
     assert control.read_state(job).status == "created"
     assert not [name for name in os.listdir(workspace.runs) if name.startswith(".")]
 
@@ -177,13 +190,15 @@ def test_how_a_job_failed_is_told_with_a_way_out(workspace: Workspace, behaviour
 
 
 def test_a_run_may_go_on_by_itself_after_a_crash(workspace: Workspace):
-    job = launch(create_job(workspace, "train", TrainOptions(extension="flaky", device="cpu", max_attempts=3)))
+    options = parse_options(TrainOptions, {"extension": "flaky", "device": "cpu", "max_attempts": 3})
+    job = launch(create_job(workspace, "train", options))
     assert until(job, lambda state: state.status == "finished").attempt == 2
 
 
 @pytest.mark.parametrize(("behaviour", "attempts"), [("wrong", 1), ("buggy", 3), ("killed", 3)])
 def test_tries_are_for_what_nobody_foresaw(workspace: Workspace, behaviour: str, attempts: int):
-    job = launch(create_job(workspace, "train", TrainOptions(extension=behaviour, device="cpu", max_attempts=3)))
+    options = parse_options(TrainOptions, {"extension": behaviour, "device": "cpu", "max_attempts": 3})
+    job = launch(create_job(workspace, "train", options))
     until(job, lambda state: state.attempt == attempts and state.ended and not locks.is_held(job.lock))
     assert control.read_state(job).attempt == attempts
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from config.loading import parse_options
 from config.schema import TrainOptions
 from core.jobs import gpus, queue
 from core.jobs.events import Event, WarningRaised
@@ -44,7 +45,7 @@ def gpu(index: int, free_gib: float, load: int | None = 0, total: int = 24) -> G
 
 
 def job(workspace: Workspace, device: str = "cuda", **options: object) -> Job:
-    return create_job(workspace, "train", TrainOptions.model_validate({"device": device, **options}))
+    return create_job(workspace, "train", parse_options(TrainOptions, {"device": device, **options}))
 
 
 def in_turn(*looks: tuple[Gpu, ...]) -> Callable[[], tuple[Gpu, ...]]:

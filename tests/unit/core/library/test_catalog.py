@@ -1,6 +1,7 @@
 import pytest
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import TokenizerOptions, TrainOptions
 from core.library import catalog
 from core.submission.job_chains import ChainOptions, submit_chain
@@ -43,12 +44,13 @@ def test_licences_are_accepted_by_name(accepted: tuple[str, ...]):
 
 
 def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
-    options = ChainOptions(dataset="mine", language="ti", rules="ti", train=TrainOptions(steps=5), name="run-1")
+    training = parse_options(TrainOptions, {"steps": 5})
+    options = ChainOptions(dataset="mine", language="ti", rules="ti", train=training, name="run-1")
     made = submit_chain(workspace, options, certificate=False)
     assert [job.verb for job in made] == ["download", "prepare", "tokenizer", "extend", "train"]
     assert [job.after for job in made] == [(), *((job.id,) for job in made[:-1])]
     assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti", rules="ti")
-    assert made[4].options() == TrainOptions(dataset="mine", extension="tiny-ti", steps=5)
+    assert made[4].options() == parse_options(TrainOptions, {"dataset": "mine", "extension": "tiny-ti", "steps": 5})
     assert made[4].id == "run-1"
 
 

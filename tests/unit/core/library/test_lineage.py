@@ -160,8 +160,9 @@ def test_every_family_has_a_preset_for_its_training(name: str) -> None:
 
 def test_the_preset_of_chatterbox_is_not_that_of_the_demo() -> None:
     chosen = presets.for_family("chatterbox", "train", TrainOptions)
-    assert (chosen.scope, chosen.adapter_rank, chosen.row_lr, chosen.adapter_lr) == ("gated", 32, 1e-3, 1e-4)
-    assert (chosen.batch_size, chosen.gradient_accumulation, chosen.evaluation_sentences) == (8, 2, 4)
+    assert (chosen.scope, chosen.adapters.adapter_rank, chosen.evaluation.evaluation_sentences) == ("gated", 32, 4)
+    assert (chosen.optimization.row_lr, chosen.optimization.adapter_lr) == (1e-3, 1e-4)
+    assert (chosen.batches.batch_size, chosen.batches.gradient_accumulation) == (8, 2)
 
 
 def test_languages_that_were_added_here_come_first(world: Workspace) -> None:

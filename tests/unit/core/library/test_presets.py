@@ -70,14 +70,15 @@ def test_each_preset_gives_a_training_in_each_class(family: str, name: str, memo
 @pytest.mark.parametrize("name", NAMES)
 def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
     options = presets.fit("chatterbox", speech(10), [gpu(24)], name).options
-    assert (options.adapter_rank, options.adapter_rank_mlp, options.adapter_scale) == (32, 16, 2.0)
-    assert (options.adapter_dropout, options.scope) == (0.05, "gated")
-    assert options.row_lr == pytest.approx(10 * options.adapter_lr)
+    adapters = options.adapters
+    assert (adapters.adapter_rank, adapters.adapter_rank_mlp, adapters.adapter_scale) == (32, 16, 2.0)
+    assert (adapters.adapter_dropout, options.scope) == (0.05, "gated")
+    assert options.optimization.row_lr == pytest.approx(10 * options.optimization.adapter_lr)
 
 
 def test_sixteen_gigabytes_compute_activations_again() -> None:
     for name in ("small-data", "standard", "large"):
-        assert presets.fit("chatterbox", speech(10), [gpu(16)], name).options.activation_checkpointing == "on"
+        assert presets.fit("chatterbox", speech(10), [gpu(16)], name).options.hardware.activation_checkpointing == "on"
 
 
 @given(hours=some.floats(0.1, 500), clip_s=some.floats(0.5, 30), count=some.integers(0, 8),
@@ -90,15 +91,15 @@ def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float
                                     "auto").options
     tokens = {16: 2000, 24: 4000, 80: 16000}[size if count else 16]
     clip = presets.tokens_per_second("chatterbox") * speech(hours, clip_s).clip_s
-    assert options.batch_size == 1 or options.batch_size * clip <= tokens
-    assert options.processes == (max(1, count) if name == "large" else 1)
+    assert options.batches.batch_size == 1 or options.batches.batch_size * clip <= tokens
+    assert options.hardware.processes == (max(1, count) if name == "large" else 1)
 
 
 def test_a_step_is_as_large_on_one_gpu_as_on_eight() -> None:
     one, eight = (presets.fit("chatterbox", speech(100), [gpu(24, index) for index in range(count)]).options
                   for count in (1, 8))
-    clips = [each.batch_size * each.gradient_accumulation * each.processes for each in (one, eight)]
-    assert eight.processes == 8
+    clips = [each.batches.clips_a_step(each.hardware.processes) for each in (one, eight)]
+    assert eight.hardware.processes == 8
     assert math.isclose(*clips, rel_tol=0.15)
 
 
@@ -156,7 +157,8 @@ def test_the_command_line_says_what_a_preset_sets_and_flags_win(
         ["--preset", "auto", "--dataset", "mine", "--warmup", "7"])
     options = command.options_of("train", given, workspace)
     assert isinstance(options, TrainOptions)
-    assert (options.warmup, options.steps, options.dataset, options.adapter_rank) == (7, 20_000, "mine", 32)
+    assert (options.optimization.warmup, options.length.steps) == (7, 20_000)
+    assert (options.dataset, options.adapters.adapter_rank) == ("mine", 32)
     said = capsys.readouterr().out
     for part in ("Preset standard", "Not yet measured", "6 h of speech", "class of 24 GB", "warmup: 500 (here 7)"):
         assert part in said

@@ -16,6 +16,7 @@ import gradio as gr
 import pytest
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import SweepOptions, TrainOptions
 from core import sweep, train
 from core.jobs import control
@@ -29,7 +30,7 @@ from core.library.sweeps import SweepRecord, SweepTrial
 from core.workspace import Workspace
 from scripts.command import read_grid
 from tests.unit.core.library.test_learning import HEALTHY
-from tests.worlds import Listener, extended_world, train_options
+from tests.worlds import Listener, extended_world, train_options, train_settings
 from ui import sweeps as page
 from ui.form import Value, build_form
 from ui.live import View
@@ -40,7 +41,7 @@ CURVES = ({2: 3.0, 4: 2.0, 6: 1.5}, {2: 3.2, 4: 2.4, 6: 1.7})
 
 
 def options(**changes: object) -> SweepOptions:
-    return SweepOptions(**{**train_options().model_dump(), "vary": "adapter_lr: 0.001, 0.002", **changes})
+    return parse_options(SweepOptions, {**train_settings(), "vary": "adapter_lr: 0.001, 0.002", **changes})
 
 
 def test_a_grid_is_each_combination_and_equal_values_count_once() -> None:
@@ -87,12 +88,14 @@ def test_the_search_for_the_learning_rate_takes_five_values_and_a_tenth_of_the_s
     chosen = options(search="learning_rate", vary="", steps=800, warmup=30, scope="gated")
     assert sweeps.check_sweep(chosen) == 5
     trials = [sweeps.trial_options(chosen, sweeps.propose(chosen, [SweepTrial("", {})] * index)) for index in range(5)]
-    assert [trial.adapter_lr for trial in trials] == pytest.approx([0.0002, 0.0006, 0.002, 0.006, 0.02])
-    assert [trial.row_lr / trial.adapter_lr for trial in trials] == pytest.approx([2.5] * 5)
-    assert {(trial.steps, trial.warmup, trial.evaluation_sentences) for trial in trials} == {(80, 3, 0)}
+    assert [trial.optimization.adapter_lr for trial in trials] == pytest.approx([0.0002, 0.0006, 0.002, 0.006, 0.02])
+    assert [trial.optimization.row_lr / trial.optimization.adapter_lr for trial in trials] == pytest.approx([2.5] * 5)
+    assert {(trial.length.steps, trial.optimization.warmup, trial.evaluation.evaluation_sentences)
+            for trial in trials} == {(80, 3, 0)}
     # The run that goes on has the whole length again.
     further = sweeps.further_options(chosen, SweepTrial("s-03", {"adapter_lr": 0.006}))
-    assert (further.steps, further.adapter_lr, further.init_from) == (800, 0.006, "run:s-03")
+    assert (further.length.steps, further.optimization.adapter_lr) == (800, 0.006)
+    assert further.checkpoints.init_from == "run:s-03"
 
 
 @pytest.mark.parametrize("scope", ["rows", "gated", "full"])
@@ -249,8 +252,8 @@ def test_the_page_starts_a_sweep_with_the_options_of_the_form() -> None:
     values: list[Value] = [getattr(widget, "value", None) for widget in form.widgets]
     values[form.names.index("adapter_rank")] = 8
     chosen = page.options_of(form, values, ["grid", "row_lr: 0.01, 0.02", "0", "False"])
-    assert (chosen.adapter_rank, chosen.vary, chosen.prune, sweeps.check_sweep(chosen)) == (8, "row_lr: 0.01, 0.02",
-                                                                                        False, 2)
+    assert (chosen.adapters.adapter_rank, chosen.vary, chosen.prune) == (8, "row_lr: 0.01, 0.02", False)
+    assert sweeps.check_sweep(chosen) == 2
 
 
 def test_the_page_shows_ranking_recommendation_and_all_curves(tmp_path: Path) -> None:
@@ -284,7 +287,8 @@ def test_without_a_choice_the_newest_sweep_is_trained_further(workspace: Workspa
     small_page = SimpleNamespace(workspace=workspace, live=SimpleNamespace(board=board), start=start,
                                  started_notice=lambda job: NOTHING)
     page.train_further(cast(Page, small_page), "", "")
-    assert [(run_options.init_from, run_options.row_lr) for run_options in started] == [("run:rates-01", 0.2)]
+    (run_options,) = started
+    assert (run_options.checkpoints.init_from, run_options.optimization.row_lr) == ("run:rates-01", 0.2)
 
 
 class Killed(BaseException):

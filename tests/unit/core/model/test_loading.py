@@ -191,7 +191,7 @@ def test_an_export_holds_every_language_and_is_a_base_by_its_name(extended: Work
     assert "It speaks el like the rest of this export" in card
     assert (extended.exports / "both" / "samples" / "am.wav").is_file()
     options = train_options(extension="tiny-am-el", dataset="demo-el", init_from="run:run-el")
-    fresh = setup.warm_start(extended, options.init_from, setup.new_model(options, extended, CPU), print)
+    fresh = setup.warm_start(extended, options.checkpoints.init_from, setup.new_model(options, extended, CPU), print)
     assert all(same_logits(trained, fresh, item) for item in [*samples(trained), *own])
     base = load_model_to_extend(extended, "both", CPU)
     assert [one.record.source for one in base.earlier_trainings] == [f"run:{RUN}@8", "export:both"]

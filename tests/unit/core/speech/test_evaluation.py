@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import EvaluateOptions, TrainOptions
 from core.library.evaluation_report import EvaluatedClip, group_estimates
 from core.model.loading import TTSModel, extend_model, load_base
@@ -125,15 +126,15 @@ def test_the_shipped_list_has_a_hundred_sentences_in_eight_categories() -> None:
     assert {category: categories.count(category) >= 12 for category in categories} == dict.fromkeys(
         ("greeting", "question", "long", "rare letters", "numbers and dates", "abbreviations",
          "names and mixed scripts", "emotion"), True)
-    assert TrainOptions(evaluation_texts="categories").evaluation_texts == str(
+    assert parse_options(TrainOptions, {"evaluation_texts": "categories"}).evaluation.evaluation_texts == str(
         Path(EvaluateOptions(sentences="categories").sentences))
 
 
 def custom_sentences(tts: TTSModel, folder: Path, text: str, unknown: str) -> tuple[dict[str, list[str]], str]:
     (folder / "own.tsv").write_text(text, encoding="utf-8")
     warnings: list[str] = []
-    options = TrainOptions.model_validate({"evaluation_texts": str(folder / "own.tsv"), "evaluation_unknown": unknown})
-    found = load_custom_sentences(options, tts, ("am",), folder, warnings.append)
+    options = parse_options(TrainOptions, {"evaluation_texts": str(folder / "own.tsv"), "evaluation_unknown": unknown})
+    found = load_custom_sentences(options.evaluation, tts, ("am",), folder, warnings.append)
     return {language: [one.text for one in some] for language, some in found.items()}, " ".join(warnings)
 
 

@@ -15,7 +15,6 @@ import torch
 from huggingface_hub.utils import filter_repo_objects
 
 from config.errors import UserError
-from config.schema import TrainOptions
 from core.library import dataset_recognisers
 from core.library.dataset_recognisers import DatasetRecogniserRecord, HeldOutCER
 from core.library.records import MODEL_RECORD, ExportRecord, ModelRecord, Origin, write_record
@@ -113,11 +112,12 @@ def of_export(recogniser: str, language: str = "") -> ExportRecord:
 
 
 @pytest.mark.parametrize(("choice", "said"), [
-    (TrainOptions(recogniser="built-in"), "of its training cannot be loaded: gone. Get the built-in model"),
-    (TrainOptions(dataset="d", extension="e", recogniser="me/ear", recogniser_language="amh"),
+    (scoring.NamedRecogniser("built-in", extension="e", dataset="d"),
+     "of its training cannot be loaded: gone. Get the built-in model"),
+    (scoring.NamedRecogniser("me/ear", "amh", extension="e", dataset="d"),
      r"of its training is not there any more \(.*me--ear\)\. Fetch it again .* "
      "--dataset d --extension e --recogniser me/ear --recogniser-language amh;"),
-    (TrainOptions(recogniser="/no/such/ear"),
+    (scoring.NamedRecogniser("/no/such/ear", extension="e", dataset="d"),
      r"ear of its training is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
     (of_export("built-in"), "of its training cannot be loaded: gone. Get the built-in model"),
     (of_export("me/ear"), r"me/ear of its training is not here \(.*me--ear\)\. Fetch it \(hf download "
@@ -130,7 +130,7 @@ def test_a_warning_names_the_way_out(workspace: Workspace, choice: scoring.Recog
     told: list[str] = []
     left = scoring.replace_unavailable(workspace, amharic_model(), told.append, choice, UserError("gone.", ""))
     assert re.match(f"Amharic is not measured: the recogniser .*{said}", told[0])
-    assert isinstance(choice, TrainOptions) or "preflight" not in told[0]
+    assert isinstance(choice, scoring.NamedRecogniser) or "preflight" not in told[0]
     assert "/no" not in left.reason
     assert left.languages == ()
 
@@ -175,19 +175,19 @@ def give_dataset_a_recogniser(workspace: Workspace, edits: int, name: str = "dem
 
 def test_the_recogniser_of_the_dataset_is_chosen_where_none_is_named(world: Workspace) -> None:
     options = train_options()
-    assert scoring.choose(world, options, "demo-am").recogniser == ""
+    assert scoring.choose(world, options).recogniser == ""
 
     give_dataset_a_recogniser(world, edits=11)
 
-    assert scoring.choose(world, options, "demo-am").recogniser == "dataset:demo-am"
+    assert scoring.choose(world, options).recogniser == "dataset:demo-am"
     independent = train_options(recogniser="openai/whisper-small")
-    assert scoring.choose(world, independent, "demo-am").recogniser == "openai/whisper-small"
+    assert scoring.choose(world, independent).recogniser == "openai/whisper-small"
 
 
 def test_a_recogniser_that_cannot_measure_is_not_chosen(world: Workspace) -> None:
     give_dataset_a_recogniser(world, edits=51)
 
-    assert scoring.choose(world, train_options(), "demo-am").recogniser == ""
+    assert scoring.choose(world, train_options()).recogniser == ""
     model = loading.load_extension(world, "tiny-am", torch.device("cpu"))
     with pytest.raises(UserError, match="CER of 51%"):
         scoring.load_recogniser(world, model, scoring.NamedRecogniser("dataset:demo-am"))
@@ -197,7 +197,7 @@ def test_figures_name_the_recogniser_of_the_dataset_and_no_other(world: Workspac
     give_dataset_a_recogniser(world, edits=11)
     model = loading.load_extension(world, "tiny-am", torch.device("cpu"))
 
-    recogniser = scoring.load_recogniser(world, model, scoring.choose(world, train_options(), "demo-am"))
+    recogniser = scoring.load_recogniser(world, model, scoring.choose(world, train_options()))
 
     assert scoring.measured_by(recogniser, "am") == ("a recogniser trained on 54 minutes of this dataset (CER 11% on "
                                                      "held-out recordings)")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import (
     CertifyOptions,
     CompareOptions,
@@ -33,7 +34,8 @@ def test_a_chain_is_checked_before_its_first_job_exists(workspace: Workspace, tm
     with pytest.raises(UserError, match="no text rules named 'nosuch'"):
         submit_chain(workspace, ChainOptions(dataset="mine", rules="nosuch"))
     with pytest.raises(UserError, match="no dataset named 'nosuch'"):
-        submit_chain(workspace, ChainOptions(train=TrainOptions(scope="full", replay_datasets="nosuch")))
+        submit_chain(workspace, ChainOptions(train=parse_options(
+            TrainOptions, {"scope": "full", "replay_datasets": "nosuch"})))
     assert workspace.list_runs() == []
 
 

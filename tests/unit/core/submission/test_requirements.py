@@ -29,6 +29,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
     TranscribeOptions,
+    with_values,
 )
 from core.jobs.events import Failed, Finished, Journal, Queued
 from core.jobs.job import create_job
@@ -172,7 +173,7 @@ def test_faults_are_told_without_the_librarys_words() -> None:
 
 
 @pytest.mark.parametrize("chosen", [
-    lambda folder: ("train", TrainOptions(recogniser=folder)),
+    lambda folder: ("train", parse_options(TrainOptions, {"recogniser": folder})),
     lambda folder: ("transcribe", TranscribeOptions(recogniser=folder)),
 ], ids=["recogniser", "recogniser"])
 def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
@@ -300,8 +301,8 @@ def test_adapters_of_a_conditioner_are_refused_at_once_where_a_family_has_no_lay
     (workspace.extensions / "mine").mkdir()
     write_record(workspace.extensions / "mine" / EXTENSION, ExtensionRecord(
         "mine", "mine", ("am",), "mean", 0, "", Origin(family, family, "", 10, 10, "")))
-    options = TrainOptions(extension="mine", adapter_rank_conditioner=8)
-    assert check(workspace, options.model_copy(update={"adapter_rank_conditioner": 0})) == ()
+    options = parse_options(TrainOptions, {"extension": "mine", "adapter_rank_conditioner": 8})
+    assert check(workspace, with_values(options, {"adapter_rank_conditioner": 0})) == ()
     if not refused:
         assert check(workspace, options) == ()
         return

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from config.arguments import add_arguments, given_values, to_arguments
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import ANY_STEPS, AUTO_BATCH, TrainOptions
 from core import compute, train
 from core.training import memory_plan, run_plan
@@ -28,9 +28,9 @@ from tests.worlds import Listener, train_options
     ({"steps": "", "max_epochs": 0}, 800), ({"steps": 0, "max_epochs": 2}, ANY_STEPS),
     ({"steps": 100, "max_epochs": 2}, 100), ({"steps": 7}, 7)])
 def test_the_unit_that_is_given_decides_the_length(values: dict[str, object], steps: int) -> None:
-    options = TrainOptions.model_validate(values)
-    assert options.steps == steps
-    assert TrainOptions(**options.model_dump()) == options
+    options = parse_options(TrainOptions, values)
+    assert options.length.steps == steps
+    assert parse_options(TrainOptions, options.model_dump()) == options
     assert ("--steps" in to_arguments(options)) is (steps not in (800, ANY_STEPS))  # the equal command has the unit
 
 
@@ -40,12 +40,12 @@ def test_the_flag_alone_scales_by_the_square_root() -> None:
     for words, rule in (([], None), (["--scale-lr"], "sqrt"), (["--scale-lr", "linear"], "linear")):
         values = given_values(parser.parse_args([*words, "--batch-size", "auto"]), TrainOptions)
         assert values.get("scale_lr") == rule
-        assert TrainOptions.model_validate(values).batch_size == AUTO_BATCH
+        assert parse_options(TrainOptions, values).batches.batch_size == AUTO_BATCH
 
 
 def test_no_length_at_all_is_refused() -> None:
-    with pytest.raises(ValidationError, match="1 or more, if neither epochs nor minutes are given"):
-        TrainOptions.model_validate({"steps": 0, "max_epochs": 0, "max_minutes": "0"})
+    with pytest.raises(UserError, match="1 or more, if neither epochs nor minutes are given"):
+        parse_options(TrainOptions, {"steps": 0, "max_epochs": 0, "max_minutes": "0"})
 
 
 def test_a_length_on_the_command_line_replaces_that_of_a_preset() -> None:
@@ -94,7 +94,7 @@ def test_rates_are_scaled_by_the_clips_of_a_step_and_a_resumed_run_keeps_them(wo
     train.run(train_options(**options), world, listener)
     assert "Learning rates times 0.5" in "\n".join(listener.of("plan")[-1].lines)
     trainer, _ = prepared(world, **options)
-    assert (trainer.step, trainer.options.row_lr) == (2, 2e-3)
+    assert (trainer.step, trainer.options.optimization.row_lr) == (2, 2e-3)
     assert [group.lr for group in trainer.parameter_groups if group.name == "rows"] == [2e-3]
     assert trainer.optimizer.param_groups[0]["initial_lr"] == 2e-3
 
@@ -106,7 +106,7 @@ def test_rates_are_scaled_by_the_clips_of_a_step_and_a_resumed_run_keeps_them(wo
 
 def test_an_automatic_batch_on_a_cpu_is_that_of_the_preset(world: Workspace) -> None:
     trainer, listener = prepared(world, steps=2, batch_size=AUTO_BATCH)
-    assert trainer.options.batch_size == 16
+    assert trainer.options.batches.batch_size == 16
     assert "Batch size auto: 16, that of the preset for tiny" in "\n".join(listener.of("plan")[-1].lines)
     assert run_plan.read_batch_choice(listener.directory) == BatchChoice(16, 1.0, trainer_notes(listener))
 
@@ -148,6 +148,6 @@ def test_a_sharded_run_needs_a_number() -> None:
 
 
 def test_strengths_of_ewc_reach_those_of_its_papers() -> None:
-    assert TrainOptions(ewc=1e4).ewc == 1e4
-    with pytest.raises(ValidationError):
-        TrainOptions(ewc=1e5)
+    assert parse_options(TrainOptions, {"ewc": 1e4}).full.ewc == 1e4
+    with pytest.raises(UserError, match="ewc"):
+        parse_options(TrainOptions, {"ewc": 1e5})

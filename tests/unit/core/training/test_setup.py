@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from config.errors import UserError
-from config.schema import ExtendOptions
+from config.schema import ExtendOptions, TrainOptions, in_sections, without_sections
 from core import compute, extend, train
 from core.jobs import checkpoint_names
 from core.jobs.reporter import StopRequested
@@ -30,6 +30,7 @@ from core.workspace import Workspace
 from data import normalisers
 from data.durable_files import hash_tree
 from models.registry import family
+from tests.files_before_sections import write_without_sections
 from tests.worlds import SYLLABLES, Listener, extended_world, train_options, write_model
 
 CPU = torch.device("cpu")
@@ -81,11 +82,22 @@ def test_what_did_not_change_goes_on(world: Workspace) -> None:
     assert resumed(world).of("step")[0].step == 3
 
 
+def test_a_run_from_before_there_were_sections_goes_on(world: Workspace) -> None:
+    folder = checkpoint_names.folder_of(world.runs / "one", 2)
+    record = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+    write_without_sections(folder / records.CONFIG)
+    (folder / records.CHECKPOINT).unlink()
+    records.write_record(folder / records.CHECKPOINT, replace(record, files=hash_tree(folder)))
+    assert "steps" in yaml.safe_load((folder / records.CONFIG).read_text("utf-8"))["options"]
+    assert resumed(world).of("step")[0].step == 3
+
+
 def test_fewer_sentences_may_be_evaluated_on_resume_but_the_metric_stays(world: Workspace) -> None:
     run = world.runs / "one"
     path = checkpoint_names.folder_of(run, 2) / records.CONFIG
     saved = yaml.safe_load(path.read_text("utf-8"))
-    path.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "evaluation_sentences": 5}}))
+    path.write_text(yaml.safe_dump({**saved, "options": in_sections(
+        TrainOptions, {**without_sections(TrainOptions, saved["options"]), "evaluation_sentences": 5})}))
     options = train_options(**{**CHANGES, "evaluation_sentences": 2})
     setup.check_options(run, 2, options, 1)
     with pytest.raises(UserError, match="evaluation_sentences 0, wanted 5"):
@@ -180,7 +192,8 @@ def test_as_large_steps_may_be_shared_otherwise_unless_each_process_draws(
     folder = shared_by(world, 2)
     config = folder / records.CONFIG
     saved = yaml.safe_load(config.read_text())
-    config.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "adapter_dropout": dropout}}))
+    config.write_text(yaml.safe_dump({**saved, "options": in_sections(
+        TrainOptions, {**without_sections(TrainOptions, saved["options"]), "adapter_dropout": dropout})}))
     with nullcontext() if fits else pytest.raises(UserError, match="batch_size 8, wanted 4"):
         setup.check_options(world.runs / "one", 2,
                                train_options(batch_size=8, adapter_dropout=dropout, **CHANGES), 1)

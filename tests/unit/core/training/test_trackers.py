@@ -14,7 +14,7 @@ import soundfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import JobOptions, TrainOptions
 from core.jobs.events import Evaluated, Event, SampleGenerated, Step, WarningRaised
 from core.submission.jobs import check_requirements
 from core.training import trackers
@@ -138,4 +138,5 @@ def test_a_package_that_is_missing_is_named_when_it_is_asked_for(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="'wandb' was chosen, and its package is not installed"):
-        check_requirements(Workspace.open(tmp_path / "workspace"), "train", TrainOptions(tracker="wandb"))
+        check_requirements(Workspace.open(tmp_path / "workspace"), "train",
+                           TrainOptions(job=JobOptions(tracker="wandb")))

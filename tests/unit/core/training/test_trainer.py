@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core import train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.model import tensor_files
@@ -39,15 +40,19 @@ def made(world: Workspace, warnings: list[str] | None = None, **changes: object)
     tts = setup.new_model(options, world, CPU)
     data = dataloader.load_training_data(world, options.dataset, tts)
     tell = (lambda message: None) if warnings is None else warnings.append
-    dtype = torch.float16 if options.precision == "float16" else torch.float32
+    dtype = torch.float16 if options.hardware.precision == "float16" else torch.float32
     return Trainer(options, tts, data, (), Precision("cpu", dtype, "for the test"), tell)
+
+
+def schedule_of(options: TrainOptions) -> LearningRateSchedule:
+    return LearningRateSchedule.from_options(options.optimization, options.length.steps)
 
 
 @pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1),
                                                           ("constant", 1.0, 1.0)])
 def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: float, last: float) -> None:
     options = train_options(schedule=schedule, steps=104, warmup=4, min_lr_ratio=0.1)
-    factors = [LearningRateSchedule.of(options).factor(step) for step in range(105)]
+    factors = [schedule_of(options).factor(step) for step in range(105)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors[54] == pytest.approx(middle)
     assert factors[104] == pytest.approx(last)
@@ -57,7 +62,7 @@ def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: flo
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
 def test_the_schedule_ends_where_the_time_ends_without_a_jump(kind: str) -> None:
     options = train_options(schedule=kind, steps=1000, warmup=30, min_lr_ratio=0.1)
-    asked = LearningRateSchedule.of(options)
+    asked = schedule_of(options)
     fitting = asked.with_last_step(200, 0)
     slower, faster = fitting.with_last_step(150, 100), fitting.with_last_step(300, 100)
     for schedule in (fitting, slower, faster):
@@ -91,7 +96,7 @@ def test_a_resumed_run_keeps_the_steps_that_fit(world: Workspace) -> None:
 
 
 def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
-    cosine, linear = (LearningRateSchedule.of(train_options(schedule=kind, steps=100, warmup=0)).factor(25)
+    cosine, linear = (schedule_of(train_options(schedule=kind, steps=100, warmup=0)).factor(25)
                       for kind in ("cosine", "linear"))
     assert cosine > linear + 0.05
 
@@ -101,16 +106,15 @@ def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
 def test_rates_are_told_by_group_and_of_many_layers_the_two_ends(decay: float, layers: dict[str, float]) -> None:
     rates = {"rows": 5e-3, **{f"layer {depth} from the top": 1e-3 * decay ** (depth - 1) for depth in (1, 2, 3)}}
     made = [ParameterGroup(name, {name: nn.Parameter(torch.zeros(2))}, rate) for name, rate in rates.items()]
-    held = make_optimizer(made, train_options(warmup=10), torch.device("cpu"))
+    held = make_optimizer(made, "adamw", torch.device("cpu"))
     assert parameter_groups.learning_rates(made, held) == pytest.approx({"rows": 5e-3, **layers})
 
 
 def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = train_options(optimizer="adamw8bit")
     groups = [ParameterGroup("rows", {"w": nn.Parameter(torch.zeros(3))}, 0.1)]
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(UserError, match="needs the package bitsandbytes") as caught:
-        make_optimizer(groups, options, CPU)
+        make_optimizer(groups, "adamw8bit", CPU)
     assert "pip install bitsandbytes" in caught.value.hint
 
 
@@ -143,7 +147,7 @@ def test_8_bit_moments_are_saved_and_go_on_to_the_bit(
         torch.manual_seed(3)
         held = {"wide": nn.Parameter(torch.randn(128, 64)), "small": nn.Parameter(torch.randn(5))}
         groups = [ParameterGroup(name, {name: value}, 0.01) for name, value in held.items()]
-        return held, make_optimizer(groups, train_options(optimizer="adamw8bit"), CPU)
+        return held, make_optimizer(groups, "adamw8bit", CPU)
 
     def learn(held: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, steps: int) -> None:
         for _ in range(steps):

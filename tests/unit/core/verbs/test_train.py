@@ -44,5 +44,5 @@ def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_goes_on_as_it_was_but_for_what_is_asked_now(asked: str, sharded: bool, recompute: bool) -> None:
     options = train_options(activation_checkpointing=asked)
     before = MicrobatchPlan(4, activation_checkpointing=True)
-    assert first_plan(options, sharded=sharded, saved=before) == MicrobatchPlan(1 if sharded else 4, recompute)
-    assert first_plan(options, sharded=False) == MicrobatchPlan(1, asked == "on")
+    assert first_plan(options.hardware, sharded=sharded, saved=before) == MicrobatchPlan(1 if sharded else 4, recompute)
+    assert first_plan(options.hardware, sharded=False) == MicrobatchPlan(1, asked == "on")

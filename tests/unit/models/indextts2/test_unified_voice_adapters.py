@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.loading import parse_options
+from config.schema import TrainOptions, with_values
 from core.library.catalog import CATALOG
-from core.model.adapters import Adapters, plan_adapters
+from core.model.adapters import AdapterPlan, Adapters, plan_adapters
 from models import generate, merged_adapters
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.indextts2.unified_voice import (
@@ -25,7 +26,7 @@ from models.language_model import TransformerLanguageModel
 from tests.unit.models.indextts2.test_unified_voice import CPU, SMALL, published
 
 SMALL_2_5 = replace(SMALL, speaker=None, style=192, languages=110)
-ALONE = TrainOptions(adapter_rank=0, adapter_rank_conditioner=4, seed=1)
+ALONE = parse_options(TrainOptions, {"adapter_rank": 0, "adapter_rank_conditioner": 4, "seed": 1})
 
 
 def fresh(config: object = SMALL) -> IndexTTS2LanguageModel:
@@ -38,12 +39,16 @@ def fresh(config: object = SMALL) -> IndexTTS2LanguageModel:
 
 
 def replace_options(**changes: object) -> TrainOptions:
-    return ALONE.model_copy(update=changes)
+    return with_values(ALONE, changes)
+
+
+def plan_of(model: IndexTTS2LanguageModel, options: TrainOptions) -> AdapterPlan:
+    return plan_adapters(options.adapters, model.adapter_targets, options.length.steps)
 
 
 def adapted(model: IndexTTS2LanguageModel, options: TrainOptions = ALONE) -> Adapters:
     """Adapters as a training leaves them: their second factors are no longer zero."""
-    adapters = Adapters.fresh(model.module, plan_adapters(options, model.adapter_targets), options.seed)
+    adapters = Adapters.fresh(model.module, plan_of(model, options), options.seed)
     noise = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, value in adapters.parameters().items():
@@ -69,7 +74,7 @@ def samples(model: IndexTTS2LanguageModel) -> list[Sample]:
 def test_the_layers_exist_and_are_not_the_default(model: IndexTTS2LanguageModel) -> None:
     names = conditioner_layers(model.module.config)
     assert all(isinstance(model.module.get_submodule(name), torch.nn.Linear) for name in names)
-    assert not set(names) & set(plan_adapters(TrainOptions(), model.adapter_targets).ranks)
+    assert not set(names) & set(plan_of(model, TrainOptions()).ranks)
     wrapped = {name.rpartition(".lora_A")[0] for name in adapted(model).parameters() if ".lora_A" in name}
     assert wrapped == set(names)
 
@@ -199,5 +204,5 @@ def test_features_of_before_are_named() -> None:
 def test_a_family_without_such_layers_refuses() -> None:
     targets = TransformerLanguageModel.__dataclass_fields__["adapter_targets"].default_factory()
     with pytest.raises(UserError, match="--adapter-rank-conditioner is 4, but this model's voice conditioner"):
-        plan_adapters(ALONE, targets)
+        plan_adapters(ALONE.adapters, targets, 1)
     assert {entry.name for entry in CATALOG if entry.conditioner_adapters} == {"indextts2"}

@@ -158,8 +158,8 @@ def test_a_resume_cannot_lose_the_time_limit_to_the_decoder() -> None:
 
 
 def test_the_decoder_is_trained_within_the_time_limit() -> None:
-    assert train_options(decoder_minutes=3.0, max_minutes=10.0).minutes_of_steps == 7.0
-    assert train_options(decoder_minutes=3.0).minutes_of_steps == 0.0
+    assert train_options(decoder_minutes=3.0, max_minutes=10.0).length.minutes_of_steps == 7.0
+    assert train_options(decoder_minutes=3.0).length.minutes_of_steps == 0.0
 
 
 def test_a_family_without_adaptation_says_so(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
