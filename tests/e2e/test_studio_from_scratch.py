@@ -37,12 +37,12 @@ from core.jobs import job as job_files
 from core.jobs.job import create_job
 from core.jobs.state import JobReader
 from core.workspace import Workspace
-from config.schema import SynthesizeOptions, TrainOptions
+from config.schema import LengthOptions, SynthesizeOptions, TrainOptions
 import sys, threading
 from pathlib import Path
 job_files.DEVICE_FILES = Path(sys.argv[2])
 workspace = Workspace.open(sys.argv[1])
-options = TrainOptions(extension="tiny-am", dataset="amharic-demo", steps=40)
+options = TrainOptions(extension="tiny-am", dataset="amharic-demo", length=LengthOptions(steps=40))
 job = create_job(workspace, "train", options, job_id="a")
 control.start(job)
 reader, tick = JobReader(job), threading.Event()

@@ -44,7 +44,7 @@ def test_names_of_runs_and_extensions_never_meet() -> None:
 
 
 def test_a_shorter_try_of_the_experiments_is_shorter_everywhere() -> None:
-    assert {trial.training(0).steps for group in plan.read(steps=60) for trial in group.trials} == {60}
+    assert {trial.training(0).length.steps for group in plan.read(steps=60) for trial in group.trials} == {60}
     assert all(step <= 60 for group in plan.read(steps=60) for step in group.at)
 
 
