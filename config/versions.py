@@ -11,7 +11,6 @@ import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 OLDEST_PYTHON = (3, 11)
@@ -52,9 +51,9 @@ def find_conflicts(pins: Iterable[str], distributions: Iterable[importlib.metada
     Packages that a platform brings were not chosen by pip together with the pinned ones, so each of them is checked.
     """
     try:
-        packaging = import_module("packaging.requirements")
+        from packaging import requirements as packaging
     except ImportError:
-        packaging = import_module("pip._vendor.packaging.requirements")
+        from pip._vendor.packaging import requirements as packaging  # type: ignore[no-redef]
 
     # The first of a name on the path is the one that is imported.
     listed_distributions = importlib.metadata.distributions() if distributions is None else distributions
