@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from config import confinement, foreign
 from config.errors import UserError
-from config.schema import EvaluateOptions, PackOptions, TrainOptions, without_sections
+from config.schema import EvaluateOptions, PackOptions, TrainingEvaluationOptions, TrainOptions, without_sections
 from core import pack
 from core.dataset import original_recordings
 from core.jobs.job import load_job
@@ -280,7 +280,7 @@ def test_what_the_page_opens_is_closed_behind_its_action(workspace: Workspace, t
 
 @pytest.mark.parametrize("language", ["x/../../secret", "/etc", "..\\x", "a\0b"])
 def test_a_recognisers_language_is_no_path(language: str) -> None:
-    for kind in (EvaluateOptions, TrainOptions):
+    for kind in (EvaluateOptions, TrainingEvaluationOptions):
         with pytest.raises(ValidationError, match="no name of a language"):
             kind(recogniser_language=language)
 
