@@ -43,7 +43,7 @@ SEED = 0
 STAGES = ("espeak", "phones", "prepare", "encoder", "decoder", "vocoder", "model")
 PACK_VOCODER = Path(__file__).parents[4] / "models" / "tiny" / "pack" / VOCODER
 ENCODER_RATE, DECODER_RATE = 1e-3, 5e-4
-ENCODER_BATCH, DECODER_BATCH = 16, 8
+ENCODER_BATCH, DECODER_BATCH = 8, 8
 VARIANTS = ("+f1", "+f2", "+f4", "+f5", "+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+m7")  # beside the pack's voices
 PACK_VOICES = ("", "+f3")
 SENTENCES, FRAGMENTS, OPUS_LEVEL = 560, 12, 0.9  # for each base language, for each other one
@@ -107,12 +107,12 @@ def train_the_encoder(arguments: argparse.Namespace, data: Recordings) -> None:
                             "Name another folder as --output, or the recordings that it was trained on.")
         before, training.steps = saved["seconds"], saved["steps"]
         training.load_state_dict(load_file(state))
-    begin = time.time()
+    begin = time.process_time()
 
     def save() -> None:
         save_module(output / ENCODER, training.average, encoder.config)
         save_file({name: value.contiguous() for name, value in training.state_dict().items()}, state)
-        progress.write_text(json.dumps({"seconds": before + time.time() - begin, "steps": training.steps,
+        progress.write_text(json.dumps({"seconds": before + time.process_time() - begin, "steps": training.steps,
                                         "alphabet": alphabet}), encoding="utf-8")
 
     torch.manual_seed(SEED + training.steps)
@@ -138,13 +138,13 @@ def train_the_decoder(arguments: argparse.Namespace, data: Recordings) -> None:
         training.load_state_dict(load_file(state))
     elif arguments.start:
         training.start_from(arguments.start)
-    begin = time.time()
+    begin = time.process_time()
 
     def save() -> None:
         training.averaged().save(output)
         save_module(output / CRITIC, training.discriminator, config)
         save_file({name: value.contiguous() for name, value in training.state_dict().items()}, state)
-        progress.write_text(json.dumps({"seconds": before + time.time() - begin, "steps": training.steps}),
+        progress.write_text(json.dumps({"seconds": before + time.process_time() - begin, "steps": training.steps}),
                             encoding="utf-8")
 
     torch.manual_seed(SEED + training.steps)
@@ -194,7 +194,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="where weights and progress are kept")
     parser.add_argument("--start", type=Path, help="folder of another codec, whose decoder the training begins with")
     parser.add_argument("--stages", nargs="+", choices=STAGES, required=True)
-    parser.add_argument("--minutes", type=float, default=60.0, help="of each training")
+    parser.add_argument("--minutes", type=float, default=60.0,
+                        help="of each training; processor time for encoder and decoder")
     parser.add_argument("--batch-size", type=int, default=0, help="clips or crops; of the stage if 0")
     parser.add_argument("--rate", type=float, default=0.0, help="learning rate; of the stage if 0")
     parser.add_argument("--held-out", nargs="*", default=[], help="readers that are never trained on")

@@ -50,10 +50,16 @@ def train(clips: Sequence[tuple[torch.Tensor, torch.Tensor]], labels: int, secon
     """A head trained for `seconds` of this process on inputs (U, D) and their labels."""
     torch.manual_seed(seed)
     head = CodeHead(clips[0][0].shape[1], labels, dropout=0.2)
-    optimizer = torch.optim.AdamW(head.parameters(), PEAK, weight_decay=0.05)
-    order, step, begin = random.Random(seed), 0, time.process_time()
+    optimizer = torch.optim.AdamW(head.parameters(), PEAK, weight_decay=0.05, fused=True)
+    generator, step, begin = random.Random(seed), 0, time.process_time()
+    batches: list[Sequence[tuple[torch.Tensor, torch.Tensor]]] = []
     while (share := (time.process_time() - begin) / seconds) < 1:
-        chosen = sorted(order.sample(clips, min(BATCH, len(clips))), key=lambda clip: len(clip[0]))
+        if not batches:
+            # Clips of about one length are together in a batch.
+            drawn = sorted(generator.sample(clips, min(4 * BATCH, len(clips))), key=lambda clip: len(clip[0]))
+            batches = [drawn[start : start + BATCH] for start in range(0, len(drawn), BATCH)]
+            generator.shuffle(batches)
+        chosen = batches.pop()
         inputs = nn.utils.rnn.pad_sequence([clip[0] for clip in chosen], batch_first=True)
         codes = torch.tensor([len(clip[0]) for clip in chosen])
         # A twentieth of the codes is left out, so that the head reads words from their neighbours too.

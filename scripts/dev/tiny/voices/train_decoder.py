@@ -155,7 +155,7 @@ class DecoderTraining:
         self.weights = [value for module in (*self.modules.values(), self.level) for value in module.parameters()]
         for value in self.weights:
             value.requires_grad_(True)
-        self.optimizer = torch.optim.AdamW(self.weights, peak, betas=(0.85, 0.98), weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(self.weights, peak, betas=(0.85, 0.98), weight_decay=0.01, fused=True)
         self.critic_optimizer = torch.optim.AdamW(self.discriminator.parameters(), 3e-4, betas=(0.5, 0.9))
         self.steps = 0  # of this codec, in all its trainings
 
@@ -242,15 +242,19 @@ def held_out(codec: Codec, sampler: Sampler, count: int = 4) -> float:
 
 def train(training: DecoderTraining, sampler: Sampler, judge: Sampler | None, seconds: float, before: float,
           batch_size: int, save: Callable[[], None], report_every: int = 200) -> None:
-    """Train until `seconds` are over, `before` of them spent earlier; prints and saves every `report_every` steps."""
-    begin = time.time()
+    """Train for `seconds` of processor time, `before` of them spent earlier.
+
+    It prints and saves every `report_every` steps.
+    """
+    begin = time.process_time()
     sums: dict[str, float] = {}
-    while (share := (before + time.time() - begin) / seconds) < 1:
+    while (share := (before + time.process_time() - begin) / seconds) < 1:
         for name, value in training.step(sampler.batch(batch_size), share).items():
             sums[name] = sums.get(name, 0.0) + float(value) / report_every
         if training.steps % report_every == 0:
             line = " ".join(f"{name} {value:.4f}" for name, value in sums.items())
             judged = f"held-out l1 {held_out(training.averaged(), judge):.4f} " if judge else ""
-            print(f"decoder step {training.steps} {line} {judged}{before + time.time() - begin:.0f} s", flush=True)
+            seconds_spent = before + time.process_time() - begin
+            print(f"decoder step {training.steps} {line} {judged}{seconds_spent:.0f} s", flush=True)
             sums = {}
             save()

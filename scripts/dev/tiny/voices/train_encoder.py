@@ -26,7 +26,7 @@ LOGITS_PER_CODE = 2  # phones come faster than codes
 LONGEST = 250  # codes of a clip in a batch; a longer clip is cut, and its phones are not used
 PHONES, PROSODY, STATES = 0.5, 1.0, 1.0  # weights of the losses
 POOL = 4  # batches that are drawn at once, so that each has clips of about one length
-DROPOUT = 0.1  # of the features
+DROPOUT = 0.1  # share of the features that are left out of a clip
 CLAMP = 6.0  # standard deviations; a few states are far outside
 
 
@@ -58,8 +58,8 @@ class CodeReader(nn.Module):
 
     def __init__(self, size: int, labels: int) -> None:
         super().__init__()
-        self.phones = CodeHead(size, labels)
-        self.rest = CodeHead(size, 1, blocks=2, dropout=0.0)
+        self.phones = CodeHead(size, labels, blocks=2)
+        self.rest = CodeHead(size, 1, blocks=1, dropout=0.0)
         self.features = nn.Linear(self.rest.input.out_features, FEATURES)
 
     def forward(self, quantized: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,7 +135,7 @@ class EncoderTraining:
         device = encoder.out.weight.device
         self.reader = CodeReader(len(encoder.config.levels), len(alphabet) + 1).to(device)
         self.weights = [*encoder.content_parameters(), *self.reader.parameters()]
-        self.optimizer = torch.optim.AdamW(self.weights, peak, betas=(0.9, 0.98), weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(self.weights, peak, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
         self.average = copy.deepcopy(encoder).eval().requires_grad_(False)
         self.steps = 0
 
@@ -145,7 +145,7 @@ class EncoderTraining:
             decay = 1.0 if share < 0.3 else (1 - share) / 0.7 + 0.01
             group["lr"] = self.peak * min(1.0, (self.steps + 1) / 100) * decay
         with torch.autocast(batch.heard.device.type, dtype=torch.bfloat16):
-            quantized = self.encoder(F.dropout(batch.heard, DROPOUT), batch.mask)
+            quantized = self.encoder(F.dropout1d(batch.heard.transpose(1, 2), DROPOUT).transpose(1, 2), batch.mask)
             logits, features = self.reader(quantized * batch.mask)
             losses = self.losses(logits, features, batch)
             total = STATES * losses["states"] + PROSODY * losses["prosody"] + PHONES * losses["phones"]
@@ -183,15 +183,18 @@ class EncoderTraining:
 
 
 def train(training: EncoderTraining, sampler: Sampler, seconds: float, before: float, batch_size: int,
-          save: Callable[[], None], report_every: int = 200) -> None:
-    """Train until `seconds` are over, `before` of them spent earlier; prints and saves every `report_every` steps."""
-    begin = time.time()
+          save: Callable[[], None], report_every: int = 100) -> None:
+    """Train for `seconds` of processor time, `before` of them spent earlier.
+
+    It prints and saves every `report_every` steps.
+    """
+    begin = time.process_time()
     sums: dict[str, float] = {}
-    while (share := (before + time.time() - begin) / seconds) < 1:
+    while (share := (before + time.process_time() - begin) / seconds) < 1:
         for name, value in training.step(sampler.batch(batch_size), share).items():
             sums[name] = sums.get(name, 0.0) + float(value) / report_every
         if training.steps % report_every == 0:
             line = " ".join(f"{name} {value:.4f}" for name, value in sums.items())
-            print(f"encoder step {training.steps} {line} {before + time.time() - begin:.0f} s", flush=True)
+            print(f"encoder step {training.steps} {line} {before + time.process_time() - begin:.0f} s", flush=True)
             sums = {}
             save()
