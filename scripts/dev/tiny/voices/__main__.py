@@ -9,7 +9,8 @@ with a line `NAME|text` for each; `espeak` adds espeak-ng's voices to it and `ph
 `prepare` computes the features of all recordings once, into OUTPUT/features. `weights/README.md` names the readers that
 were used. A stage saves as it goes, and continues from what it saved: the weights and the time spent, not the
 optimizer's moments, which are warm again after 200 steps. With a larger `--minutes` a finished stage goes on. The stage
-`model` needs espeak-ng and makes a corpus of its own in OUTPUT/corpus.
+`model` needs espeak-ng and makes a corpus of its own in OUTPUT/corpus; its clips have no waveform, so it takes a codec
+that hears the mel, such as the one in `weights`.
 """
 
 from __future__ import annotations
@@ -170,6 +171,9 @@ def train_the_vocoder(arguments: argparse.Namespace, data: Recordings) -> None:
 def train_the_model(arguments: argparse.Namespace) -> None:
     """Train a language model on the codec's codes of the corpus, a quarter of it joined to longer texts."""
     codec, front_end = Codec.load(arguments.output).to(arguments.device), train_model.base_front_end()
+    if codec.listener is not None:
+        raise UserError(f"The codec in {arguments.output} hears waveforms; the corpus of the language model has mels.",
+                        "Train the language model on a codec that hears the mel.")
     clips = []
     for language in ("en", "fr"):
         folder = arguments.output / "corpus" / language
