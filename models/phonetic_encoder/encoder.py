@@ -89,10 +89,14 @@ class PhoneticEncoder(nn.Module):
 
     @torch.inference_mode()
     def encode(self, waveform: torch.Tensor) -> torch.Tensor:
-        """Waveform (S,) at 16 kHz to features (F, 1024), F = ceil(S / 320); long ones in overlapping windows."""
-        device = self.conv1.weight.device
+        """Waveform (S,) at 16 kHz to features (F, 1024), F = ceil(S / 320)."""
         frames = max(1, math.ceil(len(waveform) / _SAMPLES_PER_FRAME))
-        mel = log_mel(F.pad(waveform, (0, frames * _SAMPLES_PER_FRAME - len(waveform)))).to(device)
+        return self.encode_mel(log_mel(F.pad(waveform, (0, frames * _SAMPLES_PER_FRAME - len(waveform)))))
+
+    @torch.inference_mode()
+    def encode_mel(self, mel: torch.Tensor) -> torch.Tensor:
+        """Whisper's log-mel (80, 2 F) to features (F, 1024); long ones in overlapping windows."""
+        mel, frames = mel.to(self.conv1.weight.device), mel.shape[1] // 2
         features = []
         for start in range(0, frames, _WINDOW):
             end = min(start + _WINDOW, frames)
@@ -117,13 +121,13 @@ def sinusoids(length: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def log_mel(waveform: torch.Tensor) -> torch.Tensor:
-    """Whisper's log-mel of (S,) at 16 kHz: (80, S // 160); the lowest values are 8 below the highest."""
+def log_mel(waveform: torch.Tensor, hop_length: int = _HOP_LENGTH) -> torch.Tensor:
+    """Whisper's log-mel of (S,) at 16 kHz: (80, S // hop_length); the lowest values are 8 below the highest."""
     # The reflection at the ends needs these samples.
     short = max(0, _N_FFT // 2 + 1 - len(waveform))
     filters = audio.slaney_filters(SAMPLE_RATE, _N_FFT, _N_MELS, SAMPLE_RATE / 2)
-    power = audio.mel_power(F.pad(waveform, (0, short))[None], filters, torch.hann_window(_N_FFT), _HOP_LENGTH)[0]
-    levels = power[:, :len(waveform) // _HOP_LENGTH].clamp(min=1e-10).log10()
+    power = audio.mel_power(F.pad(waveform, (0, short))[None], filters, torch.hann_window(_N_FFT), hop_length)[0]
+    levels = power[:, :len(waveform) // hop_length].clamp(min=1e-10).log10()
     return (levels.clamp(min=levels.max() - 8) + 4) / 4
 
 

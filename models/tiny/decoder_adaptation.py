@@ -105,11 +105,13 @@ class _Batch:
 
 def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: float, seed: int,
                   report: Callable[[float], None] = lambda share: None,
-                  other_speakers: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
+                  other_speakers: Sequence[torch.Tensor] = (),
+                  codes: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
     """The weights of a decoder that was trained for `seconds` on the log-mels (n_mels, F) of at least two clips.
 
     A share of the crops has a speaker embedding of `other_speakers`, so that the decoder speaks in the voice of its
-    recordings whatever voice is chosen. `report` is called after each step with the share of the time that is over;
+    recordings whatever voice is chosen. `codes` are those (U,) of each clip, if the codec does not make them of the
+    mel. `report` is called after each step with the share of the time that is over;
     what it raises ends the training. Time is counted, not steps, so that a run's limit holds; the result therefore
     differs from run to run.
     """
@@ -117,7 +119,7 @@ def adapt_decoder(codec: AdaptableCodec, mels: Sequence[torch.Tensor], seconds: 
     decoder = dict(adapted.decoder_parameters())
     device = next(iter(decoder.values())).device
     generator = torch.Generator().manual_seed(seed)
-    clips = _encode(adapted, mels, device)
+    clips = _encode(adapted, mels, codes, device)
     other_embeddings = torch.stack(list(other_speakers)).to(device) if other_speakers else None
 
     phonetic_encoder = PhoneticEncoder.load().to(device)
@@ -171,12 +173,14 @@ def feature_distance(scored: Sequence[torch.Tensor], real: Sequence[torch.Tensor
 
 
 @torch.no_grad()
-def _encode(codec: AdaptableCodec, mels: Sequence[torch.Tensor], device: torch.device) -> _Clips:
+def _encode(codec: AdaptableCodec, mels: Sequence[torch.Tensor], codes: Sequence[torch.Tensor],
+            device: torch.device) -> _Clips:
     frames, quantized, speakers = [], [], []
-    for mel in mels:
+    for number, mel in enumerate(mels):
         mel = mel[None].to(device)
         frames.append(codec.normalise(mel)[0])
-        quantized.append(codec.quantizer.dequantize(codec.encode(mel))[0].clone())
+        codes_of_clip = codes[number][None].to(device) if codes else codec.encode(mel)
+        quantized.append(codec.quantizer.dequantize(codes_of_clip)[0].clone())
         speakers.append(codec.embed_speaker(mel)[0].clone())
     return _Clips(frames, quantized, torch.stack(speakers))
 

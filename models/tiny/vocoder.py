@@ -73,16 +73,20 @@ class MelVocoder(nn.Module):
         power = torch.hann_window(settings.win_length).square().sum()  # White noise has it in each bin.
         self.register_buffer("gains", torch.log(filters.sum(0) * power.sqrt()), persistent=False)
 
-    def forward(self, mel: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Log-mel (B, n_mels, F) to F0 in Hz (B, F), and complex filters (B, F, n_fft / 2 + 1) of pulses and noise."""
-        config, frames = self.config, mel.transpose(1, 2)
-        hidden = self.mel_in((frames - config.mel_mean) / config.mel_std)
+    def analyse(self, mel: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log-mel (B, n_mels, F) to F0 in Hz (B, F), corrections of the cepstrum and noise in bands, as logits."""
+        config = self.config
+        hidden = self.mel_in((mel.transpose(1, 2) - config.mel_mean) / config.mel_std)
         mask = hidden.new_ones(*hidden.shape[:2], 1)
         for block in self.blocks:
             hidden = block(hidden, mask)
         pitch, correction, shares = self.out(self.norm(hidden)).split(self.sizes, -1)
-        f0 = config.f0_min * (config.f0_max / config.f0_min) ** torch.sigmoid(pitch[..., 0])
-        cepstrum = correction + (frames - self.gains) @ self.to_cepstrum.T
+        return config.f0_min * (config.f0_max / config.f0_min) ** torch.sigmoid(pitch[..., 0]), correction, shares
+
+    def forward(self, mel: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log-mel (B, n_mels, F) to F0 in Hz (B, F), and complex filters (B, F, n_fft / 2 + 1) of pulses and noise."""
+        f0, correction, shares = self.analyse(mel)
+        cepstrum = correction + (mel.transpose(1, 2) - self.gains) @ self.to_cepstrum.T
         envelope = torch.exp(cepstrum @ self.cosines)
         noise = F.interpolate(torch.sigmoid(shares), envelope.shape[-1], mode="linear", align_corners=True)
         pulses = torch.sqrt(1 - noise + _LEAST) * envelope

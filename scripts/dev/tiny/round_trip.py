@@ -38,6 +38,7 @@ SHIPPED = "shipped"
 PACK = Path(__file__).parents[3] / "models" / "tiny" / "pack"
 UNKNOWN_LANGUAGE = 0.5  # CER of the recordings above which the recogniser does not know the language
 RATE = MEL_SETTINGS.sample_rate
+WHOLE = 640  # samples of a code
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,15 @@ def vocoded(vocoder: MelVocoder, waveform: torch.Tensor) -> torch.Tensor:
 def coded(codec: Codec | shipped.Codec, vocoder: MelVocoder, waveform: torch.Tensor,
           reference: torch.Tensor) -> torch.Tensor:
     """The waveform through codes, with the speaker embedding of `reference`."""
-    mel = audio.log_mel(waveform[None], MEL_SETTINGS)
     speaker = codec.embed_speaker(audio.log_mel(reference[None], MEL_SETTINGS))
-    return vocoder.decode(codec.decode(codec.encode(mel), speaker))[0]
+    return vocoder.decode(codec.decode(codes_of(codec, waveform), speaker))[0]
+
+
+def codes_of(codec: Codec | shipped.Codec, waveform: torch.Tensor) -> torch.Tensor:
+    """Codes (1, U) of a waveform (S,)."""
+    if isinstance(codec, Codec):
+        return codec.encode_waveform(waveform)
+    return codec.encode(audio.log_mel(waveform[None], MEL_SETTINGS))
 
 
 def main() -> int:
@@ -207,9 +214,13 @@ def main() -> int:
         "codec": lambda clip: coded(codec, vocoder, clip.waveform, reference_of(clip)),
     }
     if arguments.adapt:
-        mels = [audio.log_mel(load(path)[None], MEL_SETTINGS)[0] for path, _ in paths[count:]]
-        adapted = copy.deepcopy(codec)
-        adapted.load_state_dict(adapt_decoder(codec, mels, arguments.adapt * 60, arguments.seed), strict=False)
+        heard, adapted = [load(path) for path, _ in paths[count:]], copy.deepcopy(codec)
+        # The mel and the codes of a clip have the same frames.
+        heard = [waveform[: len(waveform) // WHOLE * WHOLE - 1] for waveform in heard if len(waveform) >= RATE // 2]
+        mels = [audio.log_mel(waveform[None], MEL_SETTINGS)[0] for waveform in heard]
+        codes = [codes_of(codec, waveform)[0] for waveform in heard]
+        decoder = adapt_decoder(codec, mels, arguments.adapt * 60, arguments.seed, codes=codes)
+        adapted.load_state_dict(decoder, strict=False)
         versions["adapted"] = lambda clip: coded(adapted, vocoder, clip.waveform, reference_of(clip))
 
     if scorer is not None:

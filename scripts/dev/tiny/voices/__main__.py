@@ -1,11 +1,16 @@
 """Train the codec for people's voices, the vocoder, and a language model on the codec's codes.
 
-    python -m scripts.dev.tiny.voices --recordings FOLDER --output FOLDER --device cuda --stages codec vocoder model
+    python -m scripts.dev.tiny.voices --recordings FOLDER --output FOLDER --stages espeak phones prepare
+    python -m scripts.dev.tiny.voices --recordings FOLDER --output FOLDER --stages encoder --minutes 30
+    python -m scripts.dev.tiny.voices --recordings FOLDER --output FOLDER --stages decoder --minutes 600
 
-`--recordings` has a sub-folder for each reader with sound files of 16 kHz; `--stages espeak` adds espeak-ng's voices to
-it. `weights/README.md` names the readers that were used. A stage saves as it goes, and continues from what it saved:
-the weights and the time spent, not the optimizer's moments, which are warm again after 200 steps. The stage `model`
-needs espeak-ng and makes a corpus of its own in OUTPUT/corpus.
+`--recordings` has a sub-folder for each reader with sound files of 16 kHz and, if the words are known, `metadata.csv`
+with a line `NAME|text` for each; `espeak` adds espeak-ng's voices to it and `phones` turns texts into phones.
+`prepare` computes the features of all recordings once, into OUTPUT/features. `weights/README.md` names the readers that
+were used. A stage saves as it goes, and continues from what it saved: the weights and the time spent, not the
+optimizer's moments, which are warm again after 200 steps. With a larger `--minutes` a finished stage goes on. The stage
+`model` needs espeak-ng and makes a corpus of its own in OUTPUT/corpus; its clips have no waveform, so it takes a codec
+that hears the mel, such as the one in `weights`.
 """
 
 from __future__ import annotations
@@ -30,11 +35,16 @@ from scripts.command import exit_with
 from scripts.dev.tiny import sentences, train_model
 from scripts.dev.tiny.corpus import ESPEAK_NAMES, SETTINGS, VOICES, Corpus, build_language
 from scripts.dev.tiny.espeak import Espeak
-from scripts.dev.tiny.voices import recordings, train_codec, train_vocoder
-from scripts.dev.tiny.voices.codec import CRITIC, ENCODER, READER, Codec, CodecConfig
-from scripts.dev.tiny.voices.train_codec import CodecTraining
+from scripts.dev.tiny.voices import phones, recordings, train_decoder, train_encoder, train_vocoder
+from scripts.dev.tiny.voices.codec import CRITIC, ENCODER, Codec, CodecConfig, ContentEncoder
+from scripts.dev.tiny.voices.features import SpeechFeatures
+from scripts.dev.tiny.voices.recordings import Recordings
 
 SEED = 0
+STAGES = ("espeak", "phones", "prepare", "encoder", "decoder", "vocoder", "model")
+PACK_VOCODER = Path(__file__).parents[4] / "models" / "tiny" / "pack" / VOCODER
+ENCODER_RATE, DECODER_RATE = 1e-3, 5e-4
+ENCODER_BATCH, DECODER_BATCH = 8, 8
 VARIANTS = ("+f1", "+f2", "+f4", "+f5", "+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+m7")  # beside the pack's voices
 PACK_VOICES = ("", "+f3")
 SENTENCES, FRAGMENTS, OPUS_LEVEL = 560, 12, 0.9  # for each base language, for each other one
@@ -53,59 +63,117 @@ def speak(folder: Path) -> None:
         if language not in VOICES:
             texts += [(language, text) for text in sentences.fragments(language, FRAGMENTS, SEED)]
     shuffler.shuffle(texts)
+    tables: dict[Path, list[tuple[str, str]]] = {}
     for number, (language, text) in enumerate(texts):
         variant = shuffler.choice(PACK_VOICES if shuffler.random() < 0.62 else VARIANTS)
         name = "en-us" if language == "en" else ESPEAK_NAMES.get(language, language)
         try:
-            waveform = espeak.say(text, name + variant).waveform
+            speech = espeak.say(text, name + variant)
         except UserError:  # a language that this espeak-ng does not speak
             continue
         target = folder / f"espeak{variant or '+0'}" / f"{number:04d}.ogg"
         target.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(target, waveform, SETTINGS.sample_rate, "OPUS", format="OGG", compression_level=OPUS_LEVEL)
+        soundfile.write(target, speech.waveform, SETTINGS.sample_rate, "OPUS", format="OGG",
+                        compression_level=OPUS_LEVEL)
+        spoken = phones.phones_of_ipa("".join(phoneme for phoneme, _ in speech.phonemes))
+        tables.setdefault(target.parent, []).append((target.name, spoken))
+    for reader, rows in tables.items():
+        phones.write_table(reader / phones.TABLE, rows)
 
 
-def train_the_codec(arguments: argparse.Namespace, data: recordings.Recordings) -> None:
-    """Train, or go on training, the codec with its heads and its discriminator."""
+def trained_on(data: Recordings, arguments: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
+    """The clips of the training, and those of readers that are held out."""
+    known = torch.tensor([name not in arguments.held_out for name in data.names],
+                         device=data.readers.device)[data.readers]
+    return known.nonzero()[:, 0], (~known).nonzero()[:, 0]
+
+
+def train_the_encoder(arguments: argparse.Namespace, data: Recordings) -> None:
+    """Train, or go on training, the encoder with its heads."""
     output, device = arguments.output, arguments.device
-    progress, state = output / "codec.json", output / "codec_training.safetensors"
-    training = CodecTraining(Codec(CodecConfig()).to(device), PhoneticEncoder.load().to(device), arguments.rate)
-    before = 0.0
-    if arguments.start and not progress.is_file():
-        training.load_weights(arguments.start)
+    progress, state = output / "encoder.json", output / "encoder_training.safetensors"
+    clips, _ = trained_on(data, arguments)
+    alphabet = phones.alphabet_of(arguments.recordings)
+    encoder = ContentEncoder(CodecConfig(phonetic=True)).to(device)
+    load_module(PACK_VOCODER, encoder.vocoder).requires_grad_(False)
+    sample = data.features[0, :: max(1, data.features.shape[1] // 20000)].float()
+    encoder.mean.copy_(sample.mean(0))
+    encoder.std.copy_(sample.std(0))
+
+    training, before = train_encoder.EncoderTraining(encoder, alphabet, arguments.rate or ENCODER_RATE), 0.0
     if progress.is_file():
-        before = json.loads(progress.read_text())["seconds"]
+        saved = json.loads(progress.read_text(encoding="utf-8"))
+        if saved["alphabet"] != alphabet:
+            raise UserError(f"{progress} is of the phones {saved['alphabet']}; the recordings have {alphabet}.",
+                            "Name another folder as --output, or the recordings that it was trained on.")
+        before, training.steps = saved["seconds"], saved["steps"]
         training.load_state_dict(load_file(state))
-        print(f"codec: continues after {before:.0f} s")
-    begin = time.time()
+    begin = time.process_time()
 
     def save() -> None:
-        training.average.save(output)
-        save_module(output / CRITIC, training.discriminator, CodecConfig())
-        save_module(output / READER, training.reader, CodecConfig())
+        save_module(output / ENCODER, training.average, encoder.config)
         save_file({name: value.contiguous() for name, value in training.state_dict().items()}, state)
-        progress.write_text(json.dumps({"seconds": before + time.time() - begin, "steps": training.steps}))
+        progress.write_text(json.dumps({"seconds": before + time.process_time() - begin, "steps": training.steps,
+                                        "alphabet": alphabet}), encoding="utf-8")
 
-    train_codec.train(training, data, 60 * arguments.minutes, before, SEED, arguments.batch_size,
-                      tuple(arguments.held_out), save)
+    torch.manual_seed(SEED + training.steps)
+    sampler = train_encoder.Sampler(data, alphabet, encoder, clips.cpu(), SEED + training.steps)
+    train_encoder.train(training, sampler, 60 * arguments.minutes, before, arguments.batch_size or ENCODER_BATCH, save)
     save()
 
 
-def train_the_vocoder(arguments: argparse.Namespace, data: recordings.Recordings) -> None:
+def train_the_decoder(arguments: argparse.Namespace, data: Recordings) -> None:
+    """Train, or go on training, the decoder and the speaker path on the codes of the encoder."""
+    output, device = arguments.output, arguments.device
+    progress, state = output / "decoder.json", output / "decoder_training.safetensors"
+    config = CodecConfig(phonetic=True)
+    codec = Codec(config).to(device)
+    load_module(output / ENCODER, codec.encoder).requires_grad_(False)
+    quantized = train_decoder.codes_of(data, codec.encoder)
+
+    training = train_decoder.DecoderTraining(codec, PhoneticEncoder.load().to(device), arguments.rate or DECODER_RATE)
+    before = 0.0
+    if progress.is_file():
+        saved = json.loads(progress.read_text(encoding="utf-8"))
+        before, training.steps = saved["seconds"], saved["steps"]
+        training.load_state_dict(load_file(state))
+    elif arguments.start:
+        training.start_from(arguments.start)
+    begin = time.process_time()
+
+    def save() -> None:
+        training.averaged().save(output)
+        save_module(output / CRITIC, training.discriminator, config)
+        save_file({name: value.contiguous() for name, value in training.state_dict().items()}, state)
+        progress.write_text(json.dumps({"seconds": before + time.process_time() - begin, "steps": training.steps}),
+                            encoding="utf-8")
+
+    torch.manual_seed(SEED + training.steps)
+    clips, unheard = trained_on(data, arguments)
+    sampler = train_decoder.Sampler(data, quantized, config, clips, SEED + training.steps)
+    judge = train_decoder.Sampler(data, quantized, config, unheard, SEED) if len(unheard) else None
+    train_decoder.train(training, sampler, judge, 60 * arguments.minutes, before,
+                        arguments.batch_size or DECODER_BATCH, save)
+    save()
+
+
+def train_the_vocoder(arguments: argparse.Namespace, data: Recordings) -> None:
     """Train the vocoder from the pack's on recordings, half of them through the codec if it was trained."""
     output, device = arguments.output, arguments.device
     path = output / VOCODER
-    start = path if path.is_file() else Path(__file__).parents[4] / "models" / "tiny" / "pack" / VOCODER
-    vocoder = load_module(start, MelVocoder(MelVocoderConfig())).to(device).train()
+    vocoder = load_module(path if path.is_file() else PACK_VOCODER, MelVocoder(MelVocoderConfig())).to(device).train()
     coded = train_vocoder.decoded_mels(Codec.load(output).to(device), data) if (output / ENCODER).is_file() else None
-    known = torch.tensor([name not in arguments.held_out for name in data.names], device=device)[data.readers]
-    trained = train_vocoder.train(vocoder, data, known.nonzero()[:, 0], 60 * arguments.minutes, SEED, coded)
+    clips, _ = trained_on(data, arguments)
+    trained = train_vocoder.train(vocoder, data, clips, 60 * arguments.minutes, SEED, coded)
     save_module(path, trained, trained.config)
 
 
 def train_the_model(arguments: argparse.Namespace) -> None:
     """Train a language model on the codec's codes of the corpus, a quarter of it joined to longer texts."""
     codec, front_end = Codec.load(arguments.output).to(arguments.device), train_model.base_front_end()
+    if codec.listener is not None:
+        raise UserError(f"The codec in {arguments.output} hears waveforms; the corpus of the language model has mels.",
+                        "Train the language model on a codec that hears the mel.")
     clips = []
     for language in ("en", "fr"):
         folder = arguments.output / "corpus" / language
@@ -128,27 +196,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recordings", type=Path, required=True, help="a sub-folder for each reader")
     parser.add_argument("--output", type=Path, required=True, help="where weights and progress are kept")
-    parser.add_argument("--start", type=Path, help="folder of weights that the codec's training begins with")
-    parser.add_argument("--stages", nargs="+", choices=("espeak", "codec", "vocoder", "model"), required=True)
-    parser.add_argument("--minutes", type=float, default=60.0, help="of each training")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of the codec")
+    parser.add_argument("--start", type=Path, help="folder of another codec, whose decoder the training begins with")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0,
+                        help="of each training; processor time for encoder and decoder")
+    parser.add_argument("--batch-size", type=int, default=0, help="clips or crops; of the stage if 0")
+    parser.add_argument("--rate", type=float, default=0.0, help="learning rate; of the stage if 0")
     parser.add_argument("--held-out", nargs="*", default=[], help="readers that are never trained on")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(arguments.threads)
 
+    cache = arguments.output / "features"
     if "espeak" in arguments.stages:
         speak(arguments.recordings)
-    if {"codec", "vocoder"} & set(arguments.stages):
-        data = recordings.prepare(recordings.read_folder(arguments.recordings),
-                                  PhoneticEncoder.load().to(arguments.device), arguments.device)
+    if "phones" in arguments.stages:
+        phones.transcribe(arguments.recordings, Espeak(SETTINGS.sample_rate))
+    if "prepare" in arguments.stages:
+        vocoder = load_module(PACK_VOCODER, MelVocoder(MelVocoderConfig()))
+        recordings.prepare(arguments.recordings, cache, SpeechFeatures(PhoneticEncoder.load(), vocoder))
+    trainings = {"encoder": train_the_encoder, "decoder": train_the_decoder, "vocoder": train_the_vocoder}
+    if trainings.keys() & set(arguments.stages):
+        data = recordings.load(arguments.recordings, cache, arguments.device)
         minutes = np.bincount(data.readers.cpu(), data.lengths.cpu()) / 6000
-        print(", ".join(f"{name} {count:.1f} min" for name, count in zip(data.names, minutes, strict=True)))
-        if "codec" in arguments.stages:
-            train_the_codec(arguments, data)
-        if "vocoder" in arguments.stages:
-            train_the_vocoder(arguments, data)
+        print(", ".join(f"{name} {count:.1f} min" for name, count in zip(data.names, minutes, strict=True)), flush=True)
+        for stage, train in trainings.items():
+            if stage in arguments.stages:
+                train(arguments, data)
     if "model" in arguments.stages:
         train_the_model(arguments)
     return 0

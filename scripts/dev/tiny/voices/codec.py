@@ -1,9 +1,10 @@
 """A codec for the voices of people: log-mel frames to one stream of codes and back.
 
 Four mel frames become one code (25 per second at 100 frames per second) by finite scalar quantisation (Mentzer et al.
-2023, arXiv:2309.15505). The encoder is a stack of ConvNeXt blocks (Liu et al. 2022) at the code rate. The decoder has
-such blocks at the code rate, then at the frame rate; a speaker embedding of a reference scales and shifts each of them
-(FiLM, Perez et al. 2018, arXiv:1709.07871). Mel to waveform is done by `models.tiny.vocoder`.
+2023, arXiv:2309.15505). The encoder is a stack of ConvNeXt blocks (Liu et al. 2022) at the code rate, on phonetic
+states and prosody (`ContentEncoder`) or, as in the weights of this folder, on the mel. The decoder has such blocks at
+the code rate, then at the frame rate; a speaker embedding of a reference scales and shifts each of them (FiLM, Perez et
+al. 2018, arXiv:1709.07871). Mel to waveform is done by `models.tiny.vocoder`.
 
 It differs from the codec that ships (`models.tiny.codec`) in its data, its losses and its speaker path;
 docs/experiments.md says what it reaches. Encoder and decoder are two files, because a run may train its own decoder on
@@ -21,14 +22,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from data.acoustics.audio import MelSettings, log_mel
 from models.convolutions import full_precision
+from models.phonetic_encoder.encoder import PhoneticEncoder
+from models.phonetic_encoder.encoder import log_mel as whisper_log_mel
 from models.tiny import codec as shipped
 from models.tiny.codec import ConvNeXtBlock, Quantizer, to_log_mel
 from models.tiny.model_folder import load_config, load_module, save_module
+from models.tiny.vocoder import MelVocoder, MelVocoderConfig
+from scripts.dev.tiny.voices.features import FEATURES, FRAMES_PER_CODE, SpeechFeatures
 
 WEIGHTS = Path(__file__).parent / "weights"
 ENCODER, DECODER = "codec_encoder.safetensors", "codec_decoder.safetensors"
-CRITIC, READER = "critic.safetensors", "reader.safetensors"  # discriminator and heads of the training
+CRITIC = "critic.safetensors"  # discriminator of the training
 LEVEL = 0.1  # root mean square of the speech that the codec hears and makes, -20 dB below full scale
 _QUIET = 10 ** (-35 / 10)  # power below the loudest frames at which a frame is a pause, for the level
 
@@ -44,6 +50,7 @@ class CodecConfig(shipped.CodecConfig):
     frame_blocks: int = 4
     speaker_size: int = 160
     speaker_width: int = 160
+    phonetic: bool = False  # The encoder takes `SpeechFeatures` instead of the mel.
 
 
 def normalise_level(waveform: torch.Tensor, frame_length: int = 400) -> torch.Tensor:
@@ -105,6 +112,42 @@ class CodecEncoder(nn.Module):
         return self.quantizer.quantize(self.out(self.norm(hidden)).float())
 
 
+class ContentEncoder(nn.Module):
+    """Standardised `SpeechFeatures` to quantized codes, and mel frames to a speaker embedding."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.quantizer = Quantizer(config.levels)
+        self.speaker_encoder = SpeakerEncoder(config)
+        self.vocoder = MelVocoder(MelVocoderConfig())  # a copy for its pitch, so that a new vocoder changes no code
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.register_buffer("std", torch.ones(FEATURES))
+        self.features_in = nn.Linear(FEATURES, config.width)
+        self.blocks = nn.ModuleList([ConvNeXtBlock(config.width) for _ in range(config.encoder_blocks)])
+        self.norm = nn.LayerNorm(config.width)
+        self.out = nn.Linear(config.width, len(config.levels))
+
+    def content_parameters(self) -> Iterator[nn.Parameter]:
+        """The weights that make codes of features."""
+        for module in (self.features_in, self.blocks, self.norm, self.out):
+            yield from module.parameters()
+
+    def standardise(self, features: torch.Tensor) -> torch.Tensor:
+        """Features (..., FEATURES) with the mean 0 and the standard deviation 1 over the training's recordings."""
+        return (features - self.mean) / self.std
+
+    def forward(self, features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Standardised features (B, U, FEATURES), mask (B, U, 1) to quantized values (B, U, D)."""
+        hidden = self.features_in(features)
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        return self.quantizer.quantize(self.out(self.norm(hidden)).float())
+
+
 class CodecDecoder(nn.Module):
     """Quantized codes and a speaker embedding to normalised mel frames."""
 
@@ -141,7 +184,10 @@ class Codec(nn.Module):
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = CodecEncoder(config)
+        self.encoder: CodecEncoder | ContentEncoder
+        self.encoder = ContentEncoder(config) if config.phonetic else CodecEncoder(config)
+        self.listener = (SpeechFeatures(PhoneticEncoder.load(), self.encoder.vocoder)
+                         if isinstance(self.encoder, ContentEncoder) else None)
         self.decoder = CodecDecoder(config)
 
     @classmethod
@@ -182,6 +228,7 @@ class Codec(nn.Module):
 
         Frames past `frame_lengths` (B,) are replaced by silence; codes past the length are masked.
         """
+        assert isinstance(self.encoder, CodecEncoder)
         frames = self.normalise(mel)
         mask = frames.new_ones(frames.shape[0], frames.shape[1] // self.config.frames_per_code, 1)
         if frame_lengths is not None:
@@ -190,6 +237,24 @@ class Codec(nn.Module):
             mask = inside[:, :: self.config.frames_per_code, None].to(frames.dtype)
         with full_precision():
             return self.quantizer.to_codes(self.encoder(frames, mask))
+
+    @torch.inference_mode()
+    def encode_waveform(self, waveform: torch.Tensor) -> torch.Tensor:
+        """Waveform (S,) at 16 kHz, as loud as `normalise_level` makes it, to codes (1, U), U = ceil(S / 640)."""
+        if self.listener is None:
+            return self.encode(log_mel(waveform[None], MelSettings()))
+        features = self.features(waveform)[None]
+        with full_precision():
+            return self.quantizer.to_codes(self.encoder(features, features.new_ones(1, features.shape[1], 1)))
+
+    def features(self, waveform: torch.Tensor) -> torch.Tensor:
+        """Standardised features (U, FEATURES) of a waveform (S,), for a codec that hears them."""
+        assert self.listener is not None
+        assert isinstance(self.encoder, ContentEncoder)
+        settings = MelSettings()
+        padded = F.pad(waveform, (0, -len(waveform) % (FRAMES_PER_CODE * settings.hop_length)))
+        mel = log_mel(padded[None], settings)[0, :, : len(padded) // settings.hop_length]
+        return self.encoder.standardise(self.listener(mel, whisper_log_mel(padded))[0])
 
     @torch.inference_mode()
     def decode(self, codes: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:

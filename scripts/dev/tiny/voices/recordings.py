@@ -1,15 +1,15 @@
-"""Recordings of people and of other synthesizers, to train the codec and the vocoder with: no texts, no times.
+"""Recordings of people and of other synthesizers, to train the codec and the vocoder with.
 
-A folder has a sub-folder for each reader with sound files. Readers are what is scarce, so each recording also serves
-at other speeds of playback: pitch and resonances shift together, as between readers, while the frames of the mel keep
-their times, because the hop is scaled with the speed.
+A folder has a sub-folder for each reader with sound files, and with `phones.csv` if their words are known. Readers are
+what is scarce, so each recording also serves at one other speed of playback: pitch and resonances shift together, as
+between readers, while the frames of the mel keep their times, because the hop is scaled with the speed.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +17,20 @@ import numpy as np
 import soundfile
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
+from config.errors import UserError
 from data.acoustics.audio import MelSettings, log_mel, mel_filterbank, resample_windowed_sinc
-from models.phonetic_encoder import losses
-from models.phonetic_encoder.encoder import WIDTH, PhoneticEncoder
+from models import weights
+from models.phonetic_encoder.encoder import log_mel as whisper_log_mel
+from scripts.dev.tiny.voices import phones
 from scripts.dev.tiny.voices.codec import normalise_level
+from scripts.dev.tiny.voices.features import FRAMES_PER_CODE, SpeechFeatures
 
 SETTINGS = MelSettings()
-HOPS = (160, 136, 148, 172)  # samples; the pitch is shifted by 160 / hop
-CONTENT_LAYER = 4  # of the phonetic encoder
+HOPS = (128, 136, 148, 172, 188)  # samples; the pitch is shifted by 160 / hop
+SHARD = 100  # clips of a reader in a file
+JOINED = {"waveform": 0, "mels": 1, "features": 1, "levels": 1, "lengths": 0, "hops": 0}  # dimension of the clips
 HIGHEST_HZ, LOWEST_HZ = 500.0, 60.0  # of the pitch
 _WINDOW = 400  # samples of YIN's difference function
 _LAGS = int(SETTINGS.sample_rate / LOWEST_HZ) + 2
@@ -37,30 +42,28 @@ PIECE = 6000  # frames that are analysed at a time
 class Recordings:
     """Clips end to end in one tensor of each kind; clip i begins at frame `starts[i]` and has `lengths[i]` frames.
 
-    Frames of a clip are a multiple of four. Frame f is centred on sample 160 f of `waveform`.
+    Frames of a clip are a multiple of four. Version 0 of a clip is the recording, version 1 is played at another speed.
     """
 
-    waveform: torch.Tensor  # (samples,) float16
-    mels: torch.Tensor  # (len(HOPS), frames, n_mels) float16: log-mel
-    content: torch.Tensor  # (frames / 2, 512) float16: the phonetic encoder's states, standardised
-    log_f0: torch.Tensor  # (frames,) float16: natural logarithm of Hz, interpolated where unvoiced
-    voiced: torch.Tensor  # (frames,) bool
+    waveform: torch.Tensor  # (160 * frames,) float16; frame f is centred on sample 160 f
+    mels: torch.Tensor  # (2, frames, n_mels) float16: log-mel
+    features: torch.Tensor  # (2, frames / 4, FEATURES) float16: see `SpeechFeatures`
+    levels: torch.Tensor  # (2, clips, 2): mean and deviation of log F0
     starts: torch.Tensor  # (clips,)
     lengths: torch.Tensor  # (clips,)
+    hops: torch.Tensor  # (clips,) samples: of version 1
     readers: torch.Tensor  # (clips,) index into `names`
     names: tuple[str, ...]
+    phones: tuple[str, ...]  # (clips,) "" if unknown
+
+    def clip_features(self, version: int, clip: int) -> torch.Tensor:
+        """Features (U, FEATURES) of a clip."""
+        start, length = int(self.starts[clip]) // FRAMES_PER_CODE, int(self.lengths[clip]) // FRAMES_PER_CODE
+        return self.features[version, start : start + length]
 
 
-def read_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Reader and waveform (S,) at 16 kHz of every recording, sorted by name, silence at the ends cut to 0.1 s."""
-    paths = sorted(path for path in folder.glob("*/*") if path.suffix in (".ogg", ".wav", ".flac"))
-    with ThreadPoolExecutor() as pool:
-        for path, waveform in zip(paths, pool.map(_read, paths), strict=True):
-            if len(waveform) >= SETTINGS.sample_rate // 2:
-                yield path.parent.name, waveform
-
-
-def _read(path: Path) -> np.ndarray:
+def read(path: Path) -> np.ndarray:
+    """Waveform (S,) at 16 kHz, silence at the ends cut to 0.1 s."""
     waveform, rate = soundfile.read(path, dtype="float32")
     if rate != SETTINGS.sample_rate:
         raise ValueError(f"{path} has {rate} Hz; {SETTINGS.sample_rate} Hz are expected.")
@@ -71,67 +74,96 @@ def _read(path: Path) -> np.ndarray:
     return waveform[max(0, loud[0] - 10) * 160 : (loud[-1] + 11) * 160]
 
 
-def prepare(clips: Iterable[tuple[str, np.ndarray]], encoder: PhoneticEncoder | None, device: torch.device,
-            hops: tuple[int, ...] = HOPS) -> Recordings:
-    """Mel at every hop, states of `encoder` (zero without it) and pitch of all clips, on `device`.
+def prepare(folder: Path, cache: Path, listener: SpeechFeatures) -> None:
+    """Write the features of all recordings in `folder` to files in `cache`; those that exist are kept.
 
-    Clips are joined end to end first: their ends are silent, so neighbours hardly mix, and the work is a few hundred
-    large batches instead of thousands of small ones.
+    The first clips of each reader come first, so that a training can begin before all are there.
     """
-    names: list[str] = []
-    parts, readers, lengths = [], [], []
-    for reader, samples in clips:
-        if reader not in names:
-            names.append(reader)
-        whole = len(samples) // (4 * SETTINGS.hop_length) * 4
-        waveform = normalise_level(torch.from_numpy(samples))[: whole * SETTINGS.hop_length]
-        parts.append((waveform / max(1.0, float(waveform.abs().max()))).half())
-        readers.append(names.index(reader))
-        lengths.append(whole)
-    joined = torch.cat(parts).to(device)
-    total = len(joined) // SETTINGS.hop_length
+    cache.mkdir(parents=True, exist_ok=True)
+    shards = []
+    for reader in sorted(path for path in folder.iterdir() if path.is_dir()):
+        paths = sorted(path for path in reader.iterdir() if path.suffix in (".ogg", ".wav", ".flac"))
+        shards += [(start // SHARD, reader.name, paths[start : start + SHARD]) for start in range(0, len(paths), SHARD)]
+    for number, reader_name, paths in sorted(shards):
+        target = cache / f"{reader_name}-{number:03d}.safetensors"
+        if target.is_file():
+            continue
+        clips, names = [], []
+        for path in paths:
+            samples = read(path)
+            if len(samples) >= SETTINGS.sample_rate // 2:
+                clips.append(analyse(samples, random.Random(path.name).choice(HOPS), listener))
+                names.append(path.name)
+        tensors = {key: torch.cat([clip[key] for clip in clips], dimension) for key, dimension in JOINED.items()}
+        partial = target.with_suffix(".partial")
+        save_file(tensors, partial, metadata={"names": json.dumps(names)})
+        partial.rename(target)
+        print(f"prepared {target.name}", flush=True)
 
-    mels, log_f0, voiced = [], [], []
-    margin = 20  # frames on either side, which are computed and dropped
-    padded = F.pad(joined, (margin * SETTINGS.hop_length, margin * SETTINGS.hop_length))
+
+def analyse(samples: np.ndarray, hop: int, listener: SpeechFeatures) -> dict[str, torch.Tensor]:
+    """What `JOINED` names, of one recording (S,) and of the same played 160 / `hop` times faster."""
+    frames = len(samples) // (FRAMES_PER_CODE * SETTINGS.hop_length) * FRAMES_PER_CODE
+    waveform = normalise_level(torch.from_numpy(samples))[: frames * SETTINGS.hop_length]
+    waveform = waveform / max(1.0, float(waveform.abs().max()))
+    mels = torch.stack([shifted_mel(waveform, step)[:frames] for step in (SETTINGS.hop_length, hop)])
+    # The last frames of the faster copy may lie beyond its samples.
+    played = [F.pad(play_faster(waveform, step), (0, step)) for step in (SETTINGS.hop_length, hop)]
+    features = [listener(mel.T, whisper_log_mel(samples_of_version, step)[:, :frames])
+                for mel, samples_of_version, step in zip(mels, played, (SETTINGS.hop_length, hop), strict=True)]
+    return {"waveform": waveform.half(), "mels": mels.half(),
+            "features": torch.stack([values for values, _ in features]).half(),
+            "levels": torch.stack([level for _, level in features])[:, None],
+            "lengths": torch.tensor([frames]), "hops": torch.tensor([hop])}
+
+
+def load(folder: Path, cache: Path, device: torch.device) -> Recordings:
+    """All recordings of `folder` that `prepare` wrote to `cache`."""
+    files = sorted(cache.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{cache} has no prepared recordings.", "Run the stage `prepare` first.")
+    readers_of_files = [path.stem.rpartition("-")[0] for path in files]
+    shards = [weights.read(path) for path in files]
+    known_phones: list[str] = []
+    for path, reader in zip(files, readers_of_files, strict=True):
+        table = phones.read_table(folder / reader)
+        with weights.open_safetensors(path) as file:
+            known_phones += [table.get(name, "") for name in json.loads(file.metadata()["names"])]
+
+    names = tuple(dict.fromkeys(readers_of_files))
+    readers = torch.cat([torch.full_like(shard["lengths"], names.index(reader))
+                         for reader, shard in zip(readers_of_files, shards, strict=True)])
+    tensors = {key: torch.cat([shard[key] for shard in shards], dimension).to(device)
+               for key, dimension in JOINED.items()}
+    return Recordings(**tensors, starts=tensors["lengths"].cumsum(0) - tensors["lengths"], readers=readers.to(device),
+                      names=names, phones=tuple(known_phones))
+
+
+def pitches(waveform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log F0 and voicing of each frame (F,) of a long waveform (160 F,), see `pitch`."""
+    total, margin = len(waveform) // SETTINGS.hop_length, 20  # frames on either side, which are computed and dropped
+    padded = F.pad(waveform, (margin * SETTINGS.hop_length, margin * SETTINGS.hop_length))
+    log_f0, voiced = [], []
     for start in range(0, total, PIECE):
         frames = min(PIECE, total - start)
         piece = padded[start * SETTINGS.hop_length : (start + frames + 2 * margin) * SETTINGS.hop_length].float()
-        inside = slice(margin, margin + frames)
-        mels.append(torch.stack([shifted_mel(piece, hop)[inside] for hop in hops]).half())
         frequency, periodic = pitch(piece, frames + 2 * margin)
-        log_f0.append(frequency[inside])
-        voiced.append(periodic[inside])
-
-    counts = torch.tensor(lengths, device=device)
-    starts = torch.cumsum(counts, 0) - counts
-    states = content_states(joined, encoder) if encoder else joined.new_zeros(1, WIDTH)
-    return Recordings(joined, torch.cat(mels, 1), states, torch.cat(log_f0), torch.cat(voiced),
-                      starts, counts, torch.tensor(readers, device=device), tuple(names))
+        log_f0.append(frequency[margin : margin + frames])
+        voiced.append(periodic[margin : margin + frames])
+    return torch.cat(log_f0), torch.cat(voiced)
 
 
-@torch.inference_mode()
-def content_states(waveform: torch.Tensor, encoder: PhoneticEncoder, window_s: float = 10.24,
-                   batch_size: int = 32) -> torch.Tensor:
-    """the phonetic encoder's states of waveform (S,), standardised in each dimension: (S // 320, 512) float16."""
-    size = int(window_s * SETTINGS.sample_rate)
-    windows = F.pad(waveform, (0, -len(waveform) % size)).view(-1, size)
-    states = torch.cat([
-        losses.states(encoder, losses.whisper_mel(batch.float()), CONTENT_LAYER)[-1].half().flatten(0, 1)
-        for batch in windows.split(batch_size)
-    ])[: len(waveform) // 320]
-    sample = states[:: max(1, len(states) // 20000)].float()
-    mean, std = sample.mean(0), sample.std(0)
-    for part in states.split(100000):  # in place: the states are the largest tensor
-        part.copy_((part.float() - mean) / std)
-    return states
+def play_faster(waveform: torch.Tensor, hop: int) -> torch.Tensor:
+    """Waveform (S,) played 160 / `hop` times faster: (S * hop / 160,)."""
+    if hop == SETTINGS.hop_length:
+        return waveform
+    common = math.gcd(hop, SETTINGS.hop_length)
+    return resample_windowed_sinc(waveform, SETTINGS.hop_length // common, hop // common)
 
 
 def shifted_mel(waveform: torch.Tensor, hop: int) -> torch.Tensor:
     """Log-mel (F, n_mels) of (S,) as if played 160 / `hop` times faster, one frame every 10 ms of the original."""
-    common = math.gcd(hop, SETTINGS.hop_length)
-    played = waveform if hop == SETTINGS.hop_length else resample_windowed_sinc(
-        waveform, SETTINGS.hop_length // common, hop // common)
+    played = play_faster(waveform, hop)
     if hop == SETTINGS.hop_length:
         return log_mel(played[None], SETTINGS)[0].T
 

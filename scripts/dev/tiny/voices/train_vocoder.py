@@ -16,7 +16,9 @@ from data.acoustics.audio import log_mel
 from models.tiny.decoder_adaptation import PatchDiscriminator
 from models.tiny.vocoder import MelVocoder
 from scripts.dev.tiny.voices.codec import Codec
-from scripts.dev.tiny.voices.recordings import SETTINGS, Recordings
+from scripts.dev.tiny.voices.features import FRAMES_PER_CODE
+from scripts.dev.tiny.voices.recordings import SETTINGS, Recordings, pitches
+from scripts.dev.tiny.voices.train_decoder import codes_of
 
 RESOLUTIONS = ((2048, 1200, 240), (1024, 600, 120), (512, 240, 50), (256, 120, 30), (128, 64, 16))  # FFT, window, hop
 JUDGED = RESOLUTIONS[1:4]  # what a discriminator sees
@@ -28,8 +30,7 @@ SHARPEN_FROM = 0.1  # share of the training after which the discriminators act
 @torch.no_grad()
 def decoded_mels(codec: Codec, data: Recordings, seed: int = 0) -> torch.Tensor:
     """What the codec makes of every clip, with another clip of its reader as reference: (frames, n_mels) float16."""
-    config = codec.config
-    coded = torch.empty_like(data.mels[0])
+    coded, quantized = torch.empty_like(data.mels[0]), codes_of(data, codec.encoder)[0]
     generator = torch.Generator().manual_seed(seed)
     lengths, starts, readers = data.lengths.tolist(), data.starts.tolist(), data.readers.tolist()
     members: dict[int, list[int]] = {}
@@ -38,10 +39,9 @@ def decoded_mels(codec: Codec, data: Recordings, seed: int = 0) -> torch.Tensor:
     for start, length, reader in zip(starts, lengths, readers, strict=True):
         other = members[reader][int(torch.randint(len(members[reader]), (1,), generator=generator))]
         reference = data.mels[0, starts[other] : starts[other] + min(lengths[other], 500)].float().T[None]
-        mel = data.mels[0, start : start + length].float().T[None]
-        decoded = codec.decode(codec.encode(mel), codec.embed_speaker(reference))
-        coded[start : start + length] = decoded[0].T[:length].half()
-    assert config.frames_per_code == 4, "clips are a multiple of four frames long"
+        codes = codec.quantizer.to_codes(quantized[start // FRAMES_PER_CODE : (start + length) // FRAMES_PER_CODE])
+        decoded = codec.decode(codes[None], codec.embed_speaker(reference))
+        coded[start : start + length] = decoded[0].T.half()
     return coded
 
 
@@ -56,6 +56,7 @@ class Segments:
         minutes = torch.zeros(len(data.names), device=data.mels.device)
         minutes.index_add_(0, readers, data.lengths[self.clips].float())
         self.weights = data.lengths[self.clips].float() / minutes[readers].sqrt()
+        self.log_f0, self.voiced = pitches(data.waveform)
 
     def batch(self, size: int, coded: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         """Mel (B, n_mels, SEGMENT), waveform (B, (SEGMENT - 1) * hop), F0 in Hz and voicing (B, SEGMENT)."""
@@ -71,7 +72,7 @@ class Segments:
             mel = torch.where(half, coded[frames].float(), mel)
         length = (SEGMENT - 1) * SETTINGS.hop_length
         samples = starts[:, None] * SETTINGS.hop_length + torch.arange(length, device=device)
-        return mel.transpose(1, 2), data.waveform[samples].float(), data.log_f0[frames].exp(), data.voiced[frames]
+        return mel.transpose(1, 2), data.waveform[samples].float(), self.log_f0[frames].exp(), self.voiced[frames]
 
 
 def magnitudes(waveform: torch.Tensor, resolution: tuple[int, int, int]) -> torch.Tensor:
