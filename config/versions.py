@@ -36,7 +36,7 @@ class PackageConflict:
     package: str
     version: str
     requirement: str
-    other_version: str  # of the package that is required; empty if it is not installed
+    other_version: str  # The required package's; empty if it is not installed
     needed: bool  # whether Lisan requires the package, directly or through others
 
     def __str__(self) -> str:
@@ -60,6 +60,7 @@ def find_conflicts(pins: Iterable[str], distributions: Iterable[importlib.metada
     installed: dict[str, importlib.metadata.Distribution] = {}
     for distribution in listed_distributions:
         installed.setdefault(canonical_name(distribution.metadata["Name"] or ""), distribution)
+
     # A requirement with a marker of another system, or of an extra, does not count.
     requirements: dict[str, list[Any]] = {}
     for name, distribution in installed.items():
@@ -67,13 +68,16 @@ def find_conflicts(pins: Iterable[str], distributions: Iterable[importlib.metada
         for line in distribution.requires or ():
             try:
                 requirement = packaging.Requirement(line)
-            except packaging.InvalidRequirement:  # of an old package, which pip reads no better
+            except packaging.InvalidRequirement:  # An old package's, which pip reads no better
                 continue
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 requirements[name].append(requirement)
 
-    needed = _reachable(map(canonical_name, pins), {
-        name: [canonical_name(requirement.name) for requirement in listed] for name, listed in requirements.items()})
+    required_names = {}
+    for name, listed in requirements.items():
+        required_names[name] = [canonical_name(requirement.name) for requirement in listed]
+    needed = _reachable(map(canonical_name, pins), required_names)
+
     conflicts = []
     for name, listed in requirements.items():
         for requirement in listed:

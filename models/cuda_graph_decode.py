@@ -25,7 +25,7 @@ from models.speech_network import SpeechNetwork
 
 _MIN_SPAN = 128
 _MAX_PREFILLS = 32  # graphs of a stepper
-_MAX_PREFILL_POSITIONS = 4096  # of all rows together
+_MAX_PREFILL_POSITIONS = 4096  # All rows together
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
 GraphKey = tuple[object, ...]
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class _Prefill:
     def __init__(self, rows: torch.Tensor, graph: DelayedGraph) -> None:
         self._rows, self._graph = torch.empty_like(rows), graph
         self._states: torch.Tensor | None = None
-        self._queries: dict[int, torch.Tensor] = {}  # of the watched layers
+        self._queries: dict[int, torch.Tensor] = {}  # By watched layer
 
     def states(self, stepper: Stepper, rows: torch.Tensor) -> torch.Tensor:
         """See `Stepper.process`; they are valid until the next text."""

@@ -10,6 +10,7 @@ this module, where Triton can compile. Compiled layers do not use it, since torc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module]) -> list[torch.Tensor
         return list(_Products.apply(rows, *weights))
     pairs = [product.cast_factors(dtype) for product in products if product is not None]
     scales = tuple(product.scale for product in products if product is not None)
-    factors = [factor for pair in pairs for factor in pair]
+    factors = itertools.chain.from_iterable(pairs)
     return list(_AdaptedProducts.apply(rows, rates.pop(), scales, *weights, *factors))
 
 
@@ -83,7 +84,7 @@ def adapters_cast(decoder: Any, hidden: torch.Tensor) -> Iterator[None]:
         product = _product(layer)
         if product is not None and product.factors:
             adapted.append((layer, product.factors))
-    factors = [factor for _, pair in adapted for factor in pair]
+    factors = [*itertools.chain.from_iterable(pair for _, pair in adapted)]
     # FSDP gathers the factors of a layer only when the layer begins.
     if not factors or any(type(factor) is not nn.Parameter or factor.dtype != factors[0].dtype for factor in factors):
         yield
@@ -323,7 +324,7 @@ class _AdaptedProducts(torch.autograd.Function):
             grad_dropped = grad_reduced @ joined
             grad_rows = torch.zeros_like(grad_dropped) if grad_rows is None else grad_rows
             grad_rows.addcmul_(grad_dropped, mask, value=1 / (1 - ctx.dropout))
-        factors = [grad for pair in zip(grad_firsts, grad_seconds, strict=True) for grad in pair]
+        factors = itertools.chain.from_iterable(zip(grad_firsts, grad_seconds, strict=True))
         return grad_rows.view(ctx.shape) if needs_rows else None, None, None, *grad_weights, *factors
 
 

@@ -96,7 +96,7 @@ class TTSModel:
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # values of `changed`, with `keep_base`
     earlier_trainings: tuple[EarlierTraining, ...] = ()
-    record: CheckpointRecord | ExportRecord | None = None  # of the checkpoint or export; None for a base or extension
+    record: CheckpointRecord | ExportRecord | None = None  # None for a base or extension
     text_library: str = ""  # package that wrote out numbers of base languages in the training; empty: none, or unknown
 
     def text_library_note(self) -> str:
