@@ -129,7 +129,7 @@ def train_the_decoder(arguments: argparse.Namespace, data: Recordings) -> None:
     config = CodecConfig(phonetic=True)
     codec = Codec(config).to(device)
     load_module(output / ENCODER, codec.encoder).requires_grad_(False)
-    quantized = train_decoder.codes_of(data, codec.encoder)
+    quantized = train_decoder.codes_of(data, codec)
 
     training = train_decoder.DecoderTraining(codec, PhoneticEncoder.load().to(device), arguments.rate or DECODER_RATE)
     before = 0.0

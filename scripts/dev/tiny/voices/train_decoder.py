@@ -34,8 +34,10 @@ OTHER_CODES = 0.5  # share of the crops whose codes are of a random version of t
 
 
 @torch.no_grad()
-def codes_of(data: Recordings, encoder: ContentEncoder) -> torch.Tensor:
-    """Quantized values (2, codes, D) of both versions of all clips."""
+def codes_of(data: Recordings, codec: Codec) -> torch.Tensor:
+    """Quantized values (2, codes, D) of both versions of all clips; the codec has an encoder on phonetic states."""
+    encoder = codec.encoder
+    assert isinstance(encoder, ContentEncoder)
     quantized = torch.zeros(*data.features.shape[:2], len(encoder.config.levels), device=data.features.device)
     for version in range(2):
         for clip in range(len(data.lengths)):

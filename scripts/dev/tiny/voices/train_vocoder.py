@@ -30,7 +30,7 @@ SHARPEN_FROM = 0.1  # share of the training after which the discriminators act
 @torch.no_grad()
 def decoded_mels(codec: Codec, data: Recordings, seed: int = 0) -> torch.Tensor:
     """What the codec makes of every clip, with another clip of its reader as reference: (frames, n_mels) float16."""
-    coded, quantized = torch.empty_like(data.mels[0]), codes_of(data, codec.encoder)[0]
+    coded, quantized = torch.empty_like(data.mels[0]), codes_of(data, codec)[0]
     generator = torch.Generator().manual_seed(seed)
     lengths, starts, readers = data.lengths.tolist(), data.starts.tolist(), data.readers.tolist()
     members: dict[int, list[int]] = {}
