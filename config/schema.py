@@ -1,7 +1,7 @@
 """The options of each verb as a frozen model with units and ranges, read by command line, form and worker.
 
-The options of a job are in its `config.yaml` and never change. Titles are the labels of the page, descriptions the
-help texts.
+The options of a job are in its `config.yaml`; those of a training change when it is resumed with others. Titles are
+the labels of the page, descriptions the help texts.
 """
 
 from __future__ import annotations
@@ -346,6 +346,7 @@ def with_values(options: SomeOptions, values: Mapping[str, object]) -> SomeOptio
     sections = dict[str, dict[str, object]]()
     changes = dict[str, object]()
     for name, value in values.items():
+        assert name in option_fields(type(options)), f"{name} is not an option of {type(options).__name__}"
         *section, last = option_path(type(options), name)
         (sections.setdefault(section[0], {}) if section else changes)[last] = value
     for section_name, section_values in sections.items():
@@ -353,9 +354,14 @@ def with_values(options: SomeOptions, values: Mapping[str, object]) -> SomeOptio
     return options.model_copy(update=changes)
 
 
-def without_sections(model: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` of a file or a dump by the names of the options alone, in the order of `values`."""
+def without_sections(model: type[Options], values: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    """`values` of a file or a dump by the names of the options alone, in the order of `values`.
+
+    `UserError` for what a section does not have. Without `strict` it is kept under its section and name, for a reader
+    that must list the file of another version; checking the options then refuses it by that name.
+    """
     names = dict[str, Any]()
+    unknown: list[str] = []
     for name, value in values.items():
         field = model.model_fields.get(name)
         section = _section_of(field) if field else None
@@ -365,13 +371,23 @@ def without_sections(model: type[Options], values: Mapping[str, Any]) -> dict[st
 
         # A section holds its own options alone, so that a name in the wrong place is not taken for another one's.
         if not isinstance(value, Mapping):
+            if not strict:
+                names[name] = value
+                continue
             raise UserError(f"{name} is a section of options, and its value is {repr(value)[:80]}.",
                             f"Write its options below it: {', '.join(section.model_fields)}.")
-        unknown = [str(inner) for inner in value if inner not in section.model_fields]
-        if unknown:
-            raise UserError(f"{unknown[0][:80]} is not an option of the section {name}.",
-                            f"Its options: {', '.join(section.model_fields)}.")
-        _add_once(names, value)
+        for inner, inner_value in value.items():
+            if inner in section.model_fields:
+                _add_once(names, {inner: inner_value})
+            elif strict:
+                unknown.append(f"{str(inner)[:80]} is not an option of the section {name} "
+                               f"({', '.join(section.model_fields)})")
+            else:
+                names[f"{name}.{inner}"] = inner_value
+
+    if unknown:
+        raise UserError("Options that cannot be used: " + "; ".join(unknown) + ".",
+                        "Move each into the section that has it, or delete it.")
     return names
 
 

@@ -82,11 +82,19 @@ def find_conflicts(pins: Iterable[str], distributions: Iterable[importlib.metada
     for name, listed in requirements.items():
         for requirement in listed:
             other = installed.get(canonical_name(requirement.name))
-            if other is None or not requirement.specifier.contains(other.version, prereleases=True):
+            if other is None or not _allows(requirement.specifier, other.version):
                 conflicts.append(PackageConflict(name, installed[name].version,
                                                  f"{requirement.name}{requirement.specifier}",
-                                                 other.version if other else "", name in needed))
+                                                 str(other.version) if other else "", name in needed))
     return sorted(conflicts, key=lambda conflict: (not conflict.needed, conflict.package, conflict.requirement))
+
+
+def _allows(specifier: Any, version: str | None) -> bool:
+    """Whether the requirement allows this version; one that cannot be read, or is missing, is allowed nowhere."""
+    try:
+        return bool(specifier.contains(version, prereleases=True))
+    except (ValueError, TypeError):  # InvalidVersion of packaging is a ValueError
+        return not str(specifier)
 
 
 def canonical_name(package: str) -> str:

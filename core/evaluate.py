@@ -832,8 +832,8 @@ def _signed(name: str, values: Mapping[str, Any]) -> bytes:
 def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
     """What tells one recogniser from another: its name, and the state of the files of the model that it came with."""
     choice = options.recogniser, options.recogniser_language
-    if not options.recogniser and not lead.reference.startswith("base:"):
-        record = Model.open(lead.workspace, lead.reference).record
+    record = lead.model.record
+    if not options.recogniser and record is not None:
         choice = record.recogniser, record.recogniser_language
     hash_one = verification.hash_cache(lead.workspace)
     names = sorted((path.name, hash_one(path)) for path in lead.model.base_folder.glob("*recogniser*"))

@@ -83,8 +83,9 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
     # Languages of earlier trainings are proven with held-out texts of their datasets, if these still exist.
     with stage(reporter, "check"):
-        source, sentences = probe_sentences(Model.find(workspace, options.model).base.folder)
-        for record in Model.find(workspace, options.model).trainings:
+        model = Model.find(workspace, options.model)
+        source, sentences = probe_sentences(model.base.folder)
+        for record in model.trainings:
             if record.dataset in workspace.list_datasets():
                 earlier_dataset = manifest.load(workspace.dataset(record.dataset))
                 for code in record.languages:

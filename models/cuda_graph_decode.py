@@ -24,7 +24,7 @@ from models.generate import Stepper, rounded_up
 from models.speech_network import SpeechNetwork
 
 _MIN_SPAN = 128
-_MAX_PREFILLS = 32  # graphs of a stepper
+_MAX_PREFILLS = 8  # graphs of a stepper, each with up to 16 MiB of rows and states that no estimate counts
 _MAX_PREFILL_POSITIONS = 4096  # All rows together
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
 GraphKey = tuple[object, ...]

@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = (f"The disk had {free / 1e9:.1f} GB free, and all packages take up to {_NEEDED_BYTES / 1e9:.0f} GB "
                     f"while they are installed: free some space, then run it again.")
         elif way == "here":
-            hint = ("If this Python is managed by the system, make an environment of your own and name its Python: "
-                    "make run PYTHON=/path/to/python3.12")
+            hint = ("If this Python is managed by the system, delete .venv, make an environment of your own and name "
+                    "its Python: make run PYTHON=/path/to/python3.12")
         return _fail("The packages could not be installed.", hint, code)
 
     # pip has seen the pinned packages and what they need, not what else a platform brings.
@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
               f"{'; '.join(others)}.", flush=True)
     if needed:
         return _fail(f"Installed packages do not fit each other: {'; '.join(needed)}.",
-                     "Install them together in an environment of their own: make run PYTHON=/path/to/python3.12")
+                     "Delete .venv, and install them in an environment of their own: "
+                     "make run PYTHON=/path/to/python3.12")
 
     print(f"Installed in {time.monotonic() - start:.0f} s. Free disk before: {free / 1e9:.1f} GB, now: "
           f"{shutil.disk_usage(ROOT).free / 1e9:.1f} GB.", flush=True)
@@ -205,8 +206,9 @@ def conflicts(folder: Path, requirements: Path) -> tuple[list[str], list[str]]:
             "print(json.dumps([(each.needed, str(each)) for each in find_conflicts(sys.argv[1:])]))")
     output = subprocess.run([folder / "bin" / "python", "-c", code, *pins], cwd=ROOT, capture_output=True, text=True,
                             check=True).stdout
-    found = json.loads(output)
-    return [text for needed, text in found if needed], [text for needed, text in found if not needed]
+    conflict_texts = json.loads(output)
+    return ([text for needed, text in conflict_texts if needed],
+            [text for needed, text in conflict_texts if not needed])
 
 
 def requirement_lines(path: Path, kept_torch: str = "") -> list[str]:

@@ -853,7 +853,7 @@ def _timed(workspace: Workspace, jobs: Sequence[JobState], model: str) -> dict[t
 
 @lru_cache(1 << 14)
 def _batch_of(job: Job) -> int | None:
-    """The batch of a training or preflight, whose options never change; None for those of another version."""
+    """The batch of a training or preflight; None for those of another version."""
     try:
         options = parse_options(TrainOptions, job.settings)
     except UserError:

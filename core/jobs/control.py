@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import TrainOptions, option_fields
 from core.jobs import checkpoint_names, locks
 from core.jobs.events import Queued, Renamed, Stopped, append_event
-from core.jobs.job import Job, change_options, choose_device
+from core.jobs.job import Job, choose_device, rewrite_options
 from core.jobs.locks import FileLock
 from core.jobs.state import STATUS_TITLES, JobReader, JobState, Status
 
@@ -121,7 +121,7 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False,
             raise UserError(f"{job.id} has already run: it is {STATUS_TITLES[state.status]}.",
                             "Resume it, or start a new one.")
 
-        job, changed = change_options(job, changes) if changes else (job, ())
+        job, changed = rewrite_options(job, changes) if changes else (job, ())
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
         append_event(job.journal, Queued(choose_device(job.verb, job.settings), restart, changed))

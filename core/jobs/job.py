@@ -1,6 +1,6 @@
 """One job: a directory in the workspace's `runs`, whose `config.yaml` holds its options.
 
-It changes only while the job does not run, if it is resumed with other options (`change_options`).
+It changes only while the job does not run, if it is resumed with other options (`rewrite_options`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Job:
         return parse_options(VERBS[self.verb].options, self.settings)
 
 
-def change_options(job: Job, changes: Mapping[str, object]) -> tuple[Job, tuple[str, ...]]:
+def rewrite_options(job: Job, changes: Mapping[str, object]) -> tuple[Job, tuple[str, ...]]:
     """Write the options of a training with `changes`. Returns the job and what changed; for the holder of its lock."""
     options = parse_options(TrainOptions, job.settings)
     updated = resume_options.with_changes(job.id, options, changes)
@@ -192,7 +192,7 @@ def load_job_directory(directory: Path) -> Job:
         values = foreign.read_yaml(path)
         verb, settings = str(values["verb"]), dict(values["options"])
         if verb in VERBS:
-            settings = without_sections(VERBS[verb].options, settings)
+            settings = without_sections(VERBS[verb].options, settings, strict=False)
         job = Job(
             directory=directory.absolute(), verb=verb, device=str(values["device"]),
             after=tuple(str(other) for other in values["after"]), created=float(values["created"]),

@@ -206,9 +206,11 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
                 checked_options(job)
                 return client.run(job, model_server_command)
             verb_reporter = PreemptibleReporter(job, reporter) if preemptible else reporter
-            run_verb = import_work(job.verb) if verbs is None else verbs[job.verb]
             with confinement.job(job.workspace.path):
-                return run_verb(checked_options(job), job.workspace, verb_reporter)
+                # Options are checked before the work is imported, which takes seconds with torch.
+                options = checked_options(job)
+                run_verb = import_work(job.verb) if verbs is None else verbs[job.verb]
+                return run_verb(options, job.workspace, verb_reporter)
         except ModelServerDied as death:
             return _death_event(death.code)
         except StopRequested:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -146,7 +146,7 @@ class Model:
 
     @property
     def trainings(self) -> tuple[EarlierTrainingRecord, ...]:
-        """Its trainings since the base, as an extension of it will record them."""
+        """Its trainings since the base; the last one without the hash of its frozen tensors."""
         if self.kind == "base":
             return ()
         record = self.record
@@ -170,9 +170,7 @@ class Model:
     def voices(self) -> tuple[str, ...]:
         """Names of the voices that come with its base model."""
         try:
-            # A record of others may name anything.
-            base = self if self.kind == "base" else replace(
-                self, kind="base", name=self.base_name, folder=resolve_inside(self.workspace.models, self.base_name))
+            base = self.base
         except UserError:
             return ()
         names = {path.stem for path in (base.folder / "voices").glob("*") if path.suffix in _SOUNDS}

@@ -150,7 +150,7 @@ def varied_values(options: SweepOptions) -> dict[str, tuple[Any, ...]]:
             raise UserError(f"{part.strip()!r} does not say which option it is a value of.",
                             "Write the option, a colon and its values: `adapter_lr: 0.001, 0.002`.")
         if name not in option_fields(TrainOptions):
-            near = difflib.get_close_matches(name, option_fields(TrainOptions), 1)
+            near = difflib.get_close_matches(name.rpartition(".")[2], option_fields(TrainOptions), 1)
             raise UserError(f"{name!r} is not an option of a training.",
                             f"Perhaps {near[0]} is meant." if near else "See python -m scripts train --help.")
         if name in result:

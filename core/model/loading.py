@@ -96,7 +96,7 @@ class TTSModel:
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # values of `changed`, with `keep_base`
     earlier_trainings: tuple[EarlierTraining, ...] = ()
-    record: CheckpointRecord | ExportRecord | None = None  # None for a base or extension
+    record: CheckpointRecord | ExportRecord | None = None  # None unless it was loaded from a checkpoint or an export
     text_library: str = ""  # package that wrote out numbers of base languages in the training; empty: none, or unknown
 
     def text_library_note(self) -> str:
@@ -316,9 +316,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
     if reference.kind == "export":
         check_export_files(reference.folder)
     else:
-        fault = records.find_damage(reference.folder)
-        if fault is not None:
-            raise UserError(fault, _other_checkpoint(reference.folder))
+        check_checkpoint(reference.folder)
     record = reference.record
     # An extension needs an unchanged base, which scope `full` does not keep.
     if record.scope == "full":
@@ -356,15 +354,20 @@ def load_extension(workspace: Workspace, name: str, device: torch.device, *, bas
     return replace(model, ref=f"extension:{name}", scope="rows")
 
 
+def check_checkpoint(folder: Path) -> None:
+    """`UserError` for a damaged checkpoint, with one that can be used instead."""
+    fault = records.find_damage(folder)
+    if fault is not None:
+        raise UserError(fault, _other_checkpoint(folder))
+
+
 def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False,
                     base: TTSModel | None = None) -> TTSModel:
     """The model saved in a checkpoint's folder; `keep_base` keeps the base's values of its trained tensors.
 
     If `base` is what `model_before` returns for this checkpoint, its tensors are shared, not loaded again.
     """
-    fault = records.find_damage(folder)
-    if fault is not None:
-        raise UserError(fault, _other_checkpoint(folder))
+    check_checkpoint(folder)
     record = records.read_checkpoint(folder)
     model = _with_rows(model_before(workspace, record.origin, folder, device, base=base), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
@@ -598,8 +601,11 @@ def sharing_weights(model: TTSModel) -> TTSModel:
     shared: dict[int, Any] = {id(training.decoder): training.decoder for training in model.earlier_trainings}
     for parameter in model.lm.module.parameters():
         shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+    # A buffer that no file has, such as a table of frequencies, is in no hash either: each model keeps its own.
+    saved = {id(tensor) for tensor in model.lm.module.state_dict(keep_vars=True).values()}
     for buffer in model.lm.module.buffers():
-        shared[id(buffer)] = buffer.detach()
+        if id(buffer) in saved:
+            shared[id(buffer)] = buffer.detach()
     lm, earlier_trainings = deepcopy((model.lm, model.earlier_trainings), shared)
     return replace(model, lm=lm, earlier_trainings=earlier_trainings)
 

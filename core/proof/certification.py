@@ -35,6 +35,7 @@ from core.library.certificate import BaseIdentity, Certificate, CertificateCheck
 from core.library.records import CheckpointRecord, ExportRecord
 from core.model.loading import (
     TTSModel,
+    check_checkpoint,
     load_checkpoint,
     load_export,
     load_extension,
@@ -159,6 +160,7 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
     Warns if the recogniser of the training cannot be loaded. Such a certificate has no input hash, so it is not used
     again when the recogniser is available.
     """
+    check_checkpoint(folder)
     record = records.read_checkpoint(folder)
     base = model_before(workspace, record.origin, folder, device)
     finetuned = load_checkpoint(workspace, folder, device, base=base)
@@ -556,7 +558,7 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     # Rows and frozen tensors are compared by hash and by value.
     checks = [
         CertificateCheck("prefix_rows", "measured" if moved_rows else _passed(expected == actual and is_as_loaded),
-                         expected, moved_rows or actual,
+                         expected, moved_rows or f"{actual}{'' if is_as_loaded else _CHANGED_IN_MEMORY}",
                          f"The {base.front_end.size} base rows of {' and '.join(map(rows_name, base.lm.text_tables))} "
                          f"are those of the base file"
                          f"{' and of the languages added earlier' if base.earlier_trainings else ''}."),

@@ -287,8 +287,10 @@ def check_upload(workspace: Workspace, path: str) -> None:
 def check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], voice: str) -> None:
     try:
         model = Model.open(workspace, reference)
+        # The base stands in the record of a run or an export.
+        model.base_name  # noqa: B018
     except UserError:
-        # A missing model is reported with the other needs.
+        # A missing model is reported with the other needs, a damaged record when it is loaded.
         return
     known_codes, voices = model.languages, model.voices
     for code in codes:

@@ -113,7 +113,7 @@ def choose_batch(trainer: Trainer, options: TrainOptions, run_dir: Path) -> Batc
         notes.append(f"Batch size auto: {batch_size} clips, as many of the longest as fit into the memory of the GPU.")
 
     # The preset's learning rates are for the clips of its step.
-    usual, scaling = preset.batches.clips_a_step(preset.hardware.processes), options.optimization.scale_lr
+    usual, scaling = preset_clips_a_step(family), options.optimization.scale_lr
     ratio = batch_size * options.batches.gradient_accumulation * world_size / usual
     factor = {"off": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[scaling]
     if scaling != "off":

@@ -382,7 +382,7 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
     # Tell the user what was copied, and that the rest starts anew.
     saved_options = foreign.read_yaml(source.folder / records.CONFIG)["options"]
     # An import has the options of another verb, and no average.
-    ema = float(without_sections(TrainOptions, saved_options).get("ema", 0))
+    ema = float(without_sections(TrainOptions, saved_options, strict=False).get("ema", 0))
     average = f", the EMA of its training ({ema:g})" if ema else ""
     warn(f"The run starts from the weights of {source.reference} (step {record.step}){average}, with a new optimizer, "
          f"schedule and order of clips: {' '.join(filter(None, copied))}")

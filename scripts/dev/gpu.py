@@ -37,7 +37,7 @@ from scripts.dev.benchmark import machine
 LIMIT_S = 480.0
 _STOPPING_S = 20.0  # seconds of the limit, in which interrupted tests write their report
 _ROOT = Path(__file__).resolve().parents[2]
-# Parts of the benchmark with the seconds that each took on an H200; training, options, extraction and the built-in
+# Parts of the benchmark with the seconds that each took on an H200; training, options, extraction, T3 and the built-in
 # model have not been measured to their end there.
 _BENCHMARKS = {"T3": 80.0, "S3Gen": 40.0, "GPT": 55.0, "S2Mel": 45.0, "training": 120.0, "options": 120.0,
                "extraction": 60.0, "certificate": 75.0, "built-in": 60.0}

@@ -172,6 +172,12 @@ def test_models_of_a_certificate_share_memory_and_a_write_into_it_is_seen(multil
     assert not any(value.data_ptr() in {tensor.data_ptr() for tensor in shared.values()}
                    for value in finetuned.adapters.parameters().values())
     assert base.adapters_of("am") is not finetuned.adapters_of("am")
+
+    # What no file has is in no hash, so a write into it must change one model alone.
+    hashed = {value.data_ptr() for value in finetuned.lm.module.state_dict().values()}
+    own = [value for value in finetuned.lm.module.buffers() if value.numel() and value.data_ptr() not in hashed]
+    assert own
+    assert {value.data_ptr() for value in own}.isdisjoint(value.data_ptr() for value in base.lm.module.buffers())
     alone = load_checkpoint(multilingual.workspace, folder, CPU)
     assert differing(alone, finetuned, probes(multilingual, finetuned)) == []
 

@@ -37,7 +37,7 @@ from core import machine, pack
 from core.dataset import reference_text
 from core.jobs import locks, worker
 from core.jobs.events import Finished, Queued, Started, append_event
-from core.jobs.job import change_options, create_job, load_job, public_name
+from core.jobs.job import create_job, load_job, public_name, rewrite_options
 from core.jobs.state import JobBoard
 from core.library import certificate
 from core.library.records import EXPORT_SUMS
@@ -262,7 +262,7 @@ def test_a_job_with_a_password_stays_its_owners_if_its_options_change(tmp_path: 
     workspace = Workspace.open(tmp_path / "workspace")
     options = parse_options(TrainOptions, {"recogniser": "/a/https:/u:TOPSECRET@x/a", "extension": "a", "dataset": "b"})
     job = create_job(workspace, "train", options, job_id="one")
-    change_options(job, {"keep_last": 5})
+    rewrite_options(job, {"keep_last": 5})
     assert stat.S_IMODE((job.directory / "config.yaml").stat().st_mode) == 0o600
     assert load_job(workspace, "one").settings["keep_last"] == 5
 

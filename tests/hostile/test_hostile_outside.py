@@ -16,7 +16,14 @@ from pydantic import ValidationError
 
 from config import confinement, foreign
 from config.errors import UserError
-from config.schema import EvaluateOptions, PackOptions, TrainingEvaluationOptions, TrainOptions, without_sections
+from config.schema import (
+    EvaluateOptions,
+    PackOptions,
+    TrainingEvaluationOptions,
+    TrainOptions,
+    in_sections,
+    without_sections,
+)
 from core import pack
 from core.dataset import original_recordings
 from core.jobs.job import load_job
@@ -74,7 +81,7 @@ def imported_run(workspace: Workspace, **options: object) -> str:
     """A run whose `config.yaml` has these options, as others may have packed it."""
     path = workspace.runs / foreign_workspace.RUN / "config.yaml"
     values = yaml.safe_load(path.read_text())
-    values["options"] = {**without_sections(TrainOptions, values["options"]), **options}
+    values["options"] = in_sections(TrainOptions, {**without_sections(TrainOptions, values["options"]), **options})
     path.write_text(yaml.safe_dump(values))
     return foreign_workspace.RUN
 
@@ -84,16 +91,17 @@ def test_no_name_in_a_record_reads_a_folder_outside(way: str, workspace: Workspa
     name = NAMES[way](tmp_path)
     run = imported_run(workspace, dataset=name, extension=name)
     state = JobReader(load_job(workspace, run)).state()
-    model = Model(workspace, f"base:{name}", "base", name, workspace.models / name)
+    with pytest.raises(UserError):
+        Model.open(workspace, f"base:{name}")
     seen = [job_subjects.subject(state), records.dataset(workspace, name), records.held_out_texts(workspace, name),
-            original_recordings.original_recording(workspace, name, SECRET), model.voices,
+            original_recordings.original_recording(workspace, name, SECRET),
             artefacts.languages_of_dataset(workspace, name), reference_voices.list_speakers(workspace.datasets / name)]
     folder = workspace.exports / foreign_workspace.EXPORT
     values = json.loads((folder / "export.json").read_text())
     values |= {"dataset": name, "origin": values["origin"] | {"model": name}}
     (folder / "export.json").write_text(json.dumps(values))
     export = Model(workspace, f"export:{foreign_workspace.EXPORT}", "export", foreign_workspace.EXPORT, folder)
-    seen.append(export.speakers())
+    seen += [export.speakers(), export.voices]
     shown = repr(seen)
     assert SECRET not in shown
 

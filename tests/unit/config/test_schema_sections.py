@@ -22,7 +22,10 @@ from config.schema import (
     with_values,
     without_sections,
 )
+from core.jobs.job import create_job, load_job
+from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS, read_preset
+from core.workspace import Workspace
 from scripts.command import read_grid
 
 BY_NAME = {"extension": "mine", "steps": 7, "row_lr": "0,25", "adapter_rank": 4, "scope": "full", "ewc": 2,
@@ -71,6 +74,30 @@ def test_changes_are_by_name_and_leave_the_other_options() -> None:
 def test_a_wrong_section_is_named(values: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_options(TrainOptions, values)
+
+
+@pytest.mark.parametrize(("section", "named"), [
+    ({"length": {"steps": 5, "newer": 1}}, r"length\.newer"), ({"length": None}, "length is a section of options"),
+    ({"newer": 1}, "newer"),
+])
+def test_a_job_of_another_version_is_listed_and_its_options_are_refused_by_name(
+    tmp_path: Path, section: dict[str, object], named: str,
+) -> None:
+    workspace = Workspace.open(tmp_path)
+    job = create_job(workspace, "train", TrainOptions(), job_id="run")
+    path = job.directory / "config.yaml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["options"] |= section
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+    assert [state.id for state in JobBoard(workspace).states()] == ["run"]
+    with pytest.raises(UserError, match=named):
+        load_job(workspace, "run").options()
+
+
+def test_a_change_of_no_option_is_an_error_of_the_program() -> None:
+    with pytest.raises(AssertionError, match="nonsense is not an option"):
+        with_values(TrainOptions(), {"nonsense": 1})
 
 
 @pytest.mark.parametrize("values", [BY_NAME, SECTIONED])

@@ -125,12 +125,15 @@ def test_all_packages_of_a_platform_are_checked_against_each_other(tmp_path: Pat
         distribution(tmp_path, "torchvision", "0.27.0", "torch==2.12.0"),
         distribution(tmp_path, "torch", "2.11.0+cu130"),
         distribution(tmp_path, "alone", "1.0", "absent>3"),
+        distribution(tmp_path, "of-debian", "0.1.43ubuntu1"),
+        distribution(tmp_path, "uses-debian", "1.0", "of-debian", "of-debian>=0.1"),
     ]
     conflicts = versions.find_conflicts(["Peft", "torch"], installed)
     assert [(conflict.needed, str(conflict)) for conflict in conflicts] == [
         (True, "transformers 5.17.0 requires hub.client<2, which is 2.4.0"),
         (False, "alone 1.0 requires absent>3, which is not installed"),
         (False, "torchvision 0.27.0 requires torch==2.12.0, which is 2.11.0+cu130"),
+        (False, "uses-debian 1.0 requires of-debian>=0.1, which is 0.1.43ubuntu1"),
     ]
 
 

@@ -36,7 +36,7 @@ from scripts.dev.tiny import sentences, train_model
 from scripts.dev.tiny.corpus import ESPEAK_NAMES, SETTINGS, VOICES, Corpus, build_language
 from scripts.dev.tiny.espeak import Espeak
 from scripts.dev.tiny.voices import phones, recordings, train_decoder, train_encoder, train_vocoder
-from scripts.dev.tiny.voices.codec import CRITIC, ENCODER, Codec, CodecConfig, ContentEncoder
+from scripts.dev.tiny.voices.codec import CRITIC, DECODER, ENCODER, Codec, CodecConfig, ContentEncoder
 from scripts.dev.tiny.voices.features import SpeechFeatures
 from scripts.dev.tiny.voices.recordings import Recordings
 
@@ -108,6 +108,12 @@ def train_the_encoder(arguments: argparse.Namespace, data: Recordings) -> None:
                             "Name another folder as --output, or the recordings that it was trained on.")
         before, training.steps = saved["seconds"], saved["steps"]
         training.load_state_dict(load_file(state))
+    if before >= 60 * arguments.minutes:
+        print(f"encoder: finished after {before:.0f} s", flush=True)
+        return
+    if (output / "decoder.json").is_file():
+        raise UserError(f"The decoder in {output} was trained on the codes of this encoder, which would change.",
+                        "Name another folder as --output, or delete decoder.json and decoder_training.safetensors.")
     begin = time.process_time()
 
     def save() -> None:
@@ -162,7 +168,7 @@ def train_the_vocoder(arguments: argparse.Namespace, data: Recordings) -> None:
     output, device = arguments.output, arguments.device
     path = output / VOCODER
     vocoder = load_module(path if path.is_file() else PACK_VOCODER, MelVocoder(MelVocoderConfig())).to(device).train()
-    coded = train_vocoder.decoded_mels(Codec.load(output).to(device), data) if (output / ENCODER).is_file() else None
+    coded = train_vocoder.decoded_mels(Codec.load(output).to(device), data) if (output / DECODER).is_file() else None
     clips, _ = trained_on(data, arguments)
     trained = train_vocoder.train(vocoder, data, clips, 60 * arguments.minutes, SEED, coded)
     save_module(path, trained, trained.config)

@@ -23,9 +23,10 @@ from config.errors import UserError
 from core.speech.ctc_decoding import greedy
 from data.acoustics.audio import log_mel
 from data.languages.words import scored_letters
+from models.tiny.model_folder import load_config, load_module
 from scripts.command import exit_with
 from scripts.dev.tiny import round_trip
-from scripts.dev.tiny.voices.codec import WEIGHTS, Codec
+from scripts.dev.tiny.voices.codec import ENCODER, WEIGHTS, Codec, CodecConfig
 from scripts.dev.tiny.voices.recordings import SETTINGS
 from scripts.dev.tiny.voices.train_encoder import CodeHead, ctc_loss
 
@@ -93,7 +94,8 @@ def main() -> int:
 
     paths = round_trip.read_clips(arguments.folder)
     random.Random(arguments.seed).shuffle(paths)
-    codec = Codec.load(arguments.codec)
+    codec = Codec(load_config(arguments.codec / ENCODER, CodecConfig)).eval()
+    load_module(arguments.codec / ENCODER, codec.encoder)
     inputs = [inputs_of(codec, round_trip.load(path), arguments.inputs) for path, _ in paths]
     texts = [scored_letters(text) for _, text in paths]
     alphabet = sorted(set("".join(texts)))

@@ -94,6 +94,9 @@ def prepare(folder: Path, cache: Path, listener: SpeechFeatures) -> None:
             if len(samples) >= SETTINGS.sample_rate // 2:
                 clips.append(analyse(samples, random.Random(path.name).choice(HOPS), listener))
                 names.append(path.name)
+        if not clips:
+            print(f"{target.name}: no clip of half a second or more", flush=True)
+            continue
         tensors = {key: torch.cat([clip[key] for clip in clips], dimension) for key, dimension in JOINED.items()}
         partial = target.with_suffix(".partial")
         save_file(tensors, partial, metadata={"names": json.dumps(names)})

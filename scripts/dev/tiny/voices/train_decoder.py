@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from config.errors import UserError
 from models.phonetic_encoder.encoder import PhoneticEncoder
 from models.phonetic_encoder.losses import phonetic_distance
 from models.tiny.codec import to_log_mel
@@ -37,7 +38,9 @@ OTHER_CODES = 0.5  # share of the crops whose codes are of a random version of t
 def codes_of(data: Recordings, codec: Codec) -> torch.Tensor:
     """Quantized values (2, codes, D) of both versions of all clips; the codec has an encoder on phonetic states."""
     encoder = codec.encoder
-    assert isinstance(encoder, ContentEncoder)
+    if not isinstance(encoder, ContentEncoder):
+        raise UserError("The codec encodes mels, and these recordings were prepared as phonetic states.",
+                        "Train an encoder on them first: --stages encoder.")
     quantized = torch.zeros(*data.features.shape[:2], len(encoder.config.levels), device=data.features.device)
     for version in range(2):
         for clip in range(len(data.lengths)):

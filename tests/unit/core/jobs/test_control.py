@@ -11,7 +11,7 @@ from config.loading import parse_options
 from config.schema import TrainOptions
 from core.jobs import control, locks
 from core.jobs.events import Journal, Queued
-from core.jobs.job import change_options, create_job, load_job
+from core.jobs.job import create_job, load_job, rewrite_options
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from tests.files_before_sections import write_without_sections
@@ -24,7 +24,7 @@ def test_a_job_from_before_there_were_sections_has_the_same_options(workspace: W
     write_without_sections(job.directory / "config.yaml")
     assert load_job(workspace, "first") == job
     assert load_job(workspace, "first").options() == job.options()
-    changed, changes = change_options(load_job(workspace, "first"), {"keep_last": 4})
+    changed, changes = rewrite_options(load_job(workspace, "first"), {"keep_last": 4})
     assert changes == ("keep_last: 4 (before: 2)",)
     assert yaml.safe_load((job.directory / "config.yaml").read_text())["options"]["checkpoints"]["keep_last"] == 4
     assert changed.settings == {**job.settings, "keep_last": 4}

@@ -149,7 +149,7 @@ def test_a_decoder_step_changes_decoder_and_speaker_path_and_not_the_codes():
     codec = Codec(SMALL)
     training = train_decoder.DecoderTraining(codec, PhoneticEncoder.load(), 1e-3)
     training.steps = train_decoder.BLURRED_STEPS
-    sampler = train_decoder.Sampler(data, train_decoder.codes_of(data, codec.encoder), SMALL, torch.arange(8), 0)
+    sampler = train_decoder.Sampler(data, train_decoder.codes_of(data, codec), SMALL, torch.arange(8), 0)
     before = {name: value.clone() for name, value in codec.state_dict().items()}
 
     losses = training.step(sampler.batch(2), 0.1)
