@@ -262,6 +262,6 @@ def test_a_training_gives_the_recognisers_name_of_the_language(tmp_path: Path) -
     listener, result = speak(world, f"run:{RUN}")
     assert (result["error"] is not None, warnings(listener)) == (True, [])
     loaded = scoring.load_recogniser(world, load(world, f"run:{RUN}", torch.device("cpu")),
-                                     train_options(recogniser=str(ear), recogniser_language="ethio"))
+                                     scoring.NamedRecogniser(str(ear), "ethio"))
     assert loaded is not None
     assert loaded.languages[0] == "am"

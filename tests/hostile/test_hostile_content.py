@@ -32,7 +32,7 @@ from core import pack, unpack
 from core.jobs.events import CheckpointSaved, Finished, append_event
 from core.jobs.job import create_job
 from core.jobs.state import JobBoard
-from core.jobs.verbs import verb_module
+from core.jobs.verbs import import_work
 from core.library import evaluation_report, lineage, listening, records
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport
 from core.submission import storage
@@ -408,7 +408,7 @@ def test_names_that_were_never_given_are_refused_in_a_sentence(verb: str, listen
         except ValueError:  # pydantic's: no such name
             continue
         kind = VERB_OF[type(options)]
-        run = verb_module(kind).run
+        run = import_work(kind)
         with pytest.raises(UserError) as refused:
             submit(run, listened, kind, options)
         assert 0 < len(refused.value.message) < 3000, (verb, name)

@@ -169,5 +169,6 @@ def test_splits_are_drawn_in_the_same_memory_however_many_rows(monkeypatch: pyte
 
     monkeypatch.setattr(sorted_on_disk, "__defaults__", (600,))
     through(20)  # what is made once is there then
-    small, large = (held(lambda count=count: through(count)) for count in (1200, 3000))
+    # The smaller of two, as a thread that an earlier test left behind is counted too.
+    small, large = (min(held(lambda count=count: through(count)) for _ in range(2)) for count in (1200, 3000))
     assert (large - small) / 1800 < 150, "bytes an utterance"  # place, group, side, and runs that are sorted
