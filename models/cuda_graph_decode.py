@@ -164,7 +164,7 @@ class _Prefill:
     def __init__(self, rows: torch.Tensor, graph: DelayedGraph) -> None:
         self._rows, self._graph = torch.empty_like(rows), graph
         self._states: torch.Tensor | None = None
-        self._queries: dict[int, torch.Tensor] = {}  # By watched layer
+        self._queries: dict[int, torch.Tensor] = {}  # Keyed by watched layer
 
     def states(self, stepper: Stepper, rows: torch.Tensor) -> torch.Tensor:
         """See `Stepper.process`; they are valid until the next text."""
