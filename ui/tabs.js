@@ -125,7 +125,9 @@
     const shown = ["attention", "running"].find((state) => inside.some((tab) => tab.state === state)) || "";
     if (opener && opener.dataset.state !== shown) opener.dataset.state = shown;
   };
-  new MutationObserver(paint).observe(document, {childList: true, subtree: true, attributeFilter: ["data-states"]});
+  // Gradio writes another tab into a button where the bar is narrow: only its text and attributes change then.
+  new MutationObserver(paint).observe(document, {childList: true, characterData: true, subtree: true,
+                                                 attributeFilter: ["data-states", "data-tab-id"]});
 })();
 
 /* Arrow keys, Home and End move in a list of tabs, of which one is reached with Tab (WAI-ARIA, tabs). The link before the

@@ -91,6 +91,20 @@ def open_folds(page: Page, tab: str) -> None:
             return
 
 
+def test_a_tab_is_called_what_it_shows_where_the_bar_is_narrow(app: App, open_page: Visit) -> None:
+    """A tab from the menu of further tabs takes the place of the last one in the bar."""
+    page = open_page(app.url, NARROW, "light")
+    expect(page.locator("#tabs [role=tab][aria-label]:visible").first).to_be_visible()
+    for name, label in PLACES:
+        open_tab(page, label)
+        expect(page.locator(f"#tab-{name} .lead, #tab-{name} .intro").first).to_be_visible()
+        named = page.evaluate("""() => [...document.querySelectorAll("#tabs > .tab-wrapper [role=tab]")]
+            .filter((tab) => tab.checkVisibility({visibilityProperty: true}))
+            .map((tab) => [tab.textContent.trim(), tab.getAttribute("aria-label") || ""])""")
+        assert len(named) > 1
+        assert all(spoken.startswith(f"{text}: ") for text, spoken in named), (label, named)
+
+
 @LOOKS
 def test_axe_finds_nothing_serious_or_moderate(app: App, open_page: Visit, size: tuple[int, int], scheme: str) -> None:
     page = open_page(app.url, size, scheme)
