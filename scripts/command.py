@@ -469,7 +469,7 @@ class Console:
 
 
 def exit_with(main: Callable[_Arguments, int], *positional: _Arguments.args, **named: _Arguments.kwargs) -> NoReturn:
-    """Run a script's `main` and exit with its code."""
+    """Run a script's `main` and exit with its code; a `UserError` is told in its sentence and hint."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -477,6 +477,8 @@ def exit_with(main: Callable[_Arguments, int], *positional: _Arguments.args, **n
     try:
         try:
             code = main(*positional, **named)
+        except UserError as error:
+            code = _refuse(error, as_json=False)
         finally:
             sys.stdout.flush()  # here, where it can be caught; at the exit Python prints a traceback
     except BrokenPipeError:

@@ -40,8 +40,8 @@ def languages_of_dataset(workspace: Workspace, dataset: str) -> tuple[str, ...]:
 def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte, and with its added languages."""
     try:
-        upon = Model.find(workspace, model)
-        base = upon.base.folder
+        model_to_extend = Model.find(workspace, model)
+        base = model_to_extend.base.folder
     except UserError:
         return []
 
@@ -53,7 +53,7 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
 
     paths = chain.from_iterable(base.glob(pattern) for pattern in ("*.json", "*.model", "*.tiktoken"))
     files = {content(path) for path in paths if path.name != "model.json"} - {None}
-    earlier = {} if upon.kind == "base" else _added_entries(upon.folder / records.FRONT_END)
+    earlier = {} if model_to_extend.kind == "base" else _added_entries(model_to_extend.folder / records.FRONT_END)
     matching = []
     for name, kind in product(workspace.list_tokenizers(), SEGMENTERS.values()):
         path = workspace.tokenizers / name / kind.base_file

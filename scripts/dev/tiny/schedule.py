@@ -1,10 +1,11 @@
-"""Batches by length and the learning-rate shape shared by the three trainings of the pack."""
+"""Batches by length, the learning rate and the loop of the trainings of the pack and of the codec for people."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 Item = TypeVar("Item")
 
@@ -40,3 +41,31 @@ def learning_rate(step: int, count: int, warmup: int, hold: float = 0.4, floor: 
     share = step / count
     decay = 1.0 if share < hold else 1.0 - (1.0 - floor) * (share - hold) / (1.0 - hold)
     return min(1.0, (step + 1) / warmup) * decay
+
+
+class Training(Protocol):
+    """A training that counts its steps; a step takes a batch and the share of the time that is over."""
+
+    steps: int
+
+    def step(self, batch: Any, share: float) -> Mapping[str, Any]: ...
+
+
+def train_for(seconds: float, before: float, name: str, training: Training, draw: Callable[[], object],
+              save: Callable[[], None], report_every: int, held_out: Callable[[], str] = str) -> None:
+    """Train for `seconds` of processor time, `before` of them spent earlier.
+
+    Every `report_every` steps it prints the mean losses and what `held_out` returns, and saves.
+    """
+    begin = time.process_time()
+    sums: dict[str, float] = {}
+    while (share := (before + time.process_time() - begin) / seconds) < 1:
+        for loss, value in training.step(draw(), share).items():
+            sums[loss] = sums.get(loss, 0.0) + float(value) / report_every
+
+        if training.steps % report_every == 0:
+            line = " ".join(f"{loss} {value:.4f}" for loss, value in sums.items())
+            spent = before + time.process_time() - begin
+            print(f"{name} step {training.steps} {line} {held_out()}{spent:.0f} s", flush=True)
+            sums = {}
+            save()

@@ -400,3 +400,12 @@ def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, ca
         assert job.id in do("force-stop", job.id)[0]
     assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == USAGE_ERROR
     assert "no-such-job" in capsys.readouterr().err
+
+
+def test_a_script_that_refuses_its_input_says_so_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> int:
+        raise UserError("The folder holds 0 recordings; at least 1 is needed.", "Name another folder.")
+
+    with pytest.raises(SystemExit, match=str(USAGE_ERROR)):
+        command.exit_with(refuse)
+    assert capsys.readouterr().err == "The folder holds 0 recordings; at least 1 is needed.\nName another folder.\n"

@@ -32,7 +32,7 @@ from models.tiny.family import VOCODER
 from models.tiny.model_folder import load_module, save_module
 from models.tiny.vocoder import MelVocoder, MelVocoderConfig
 from scripts.command import exit_with
-from scripts.dev.tiny import sentences, train_model
+from scripts.dev.tiny import schedule, sentences, train_model
 from scripts.dev.tiny.corpus import ESPEAK_NAMES, SETTINGS, VOICES, Corpus, build_language
 from scripts.dev.tiny.espeak import Espeak
 from scripts.dev.tiny.voices import phones, recordings, train_decoder, train_encoder, train_vocoder
@@ -124,7 +124,9 @@ def train_the_encoder(arguments: argparse.Namespace, data: Recordings) -> None:
 
     torch.manual_seed(SEED + training.steps)
     sampler = train_encoder.Sampler(data, alphabet, encoder, clips.cpu(), SEED + training.steps)
-    train_encoder.train(training, sampler, 60 * arguments.minutes, before, arguments.batch_size or ENCODER_BATCH, save)
+    batch_size = arguments.batch_size or ENCODER_BATCH
+    schedule.train_for(60 * arguments.minutes, before, "encoder", training, lambda: sampler.batch(batch_size), save,
+                       report_every=100)
     save()
 
 
@@ -155,11 +157,18 @@ def train_the_decoder(arguments: argparse.Namespace, data: Recordings) -> None:
                             encoding="utf-8")
 
     torch.manual_seed(SEED + training.steps)
-    clips, unheard = trained_on(data, arguments)
+    clips, held_out_clips = trained_on(data, arguments)
     sampler = train_decoder.Sampler(data, quantized, config, clips, SEED + training.steps)
-    judge = train_decoder.Sampler(data, quantized, config, unheard, SEED) if len(unheard) else None
-    train_decoder.train(training, sampler, judge, 60 * arguments.minutes, before,
-                        arguments.batch_size or DECODER_BATCH, save)
+
+    def held_out() -> str:
+        if not len(held_out_clips):
+            return ""
+        others = train_decoder.Sampler(data, quantized, config, held_out_clips, SEED)
+        return f"held-out l1 {train_decoder.held_out(training.averaged(), others):.4f} "
+
+    batch_size = arguments.batch_size or DECODER_BATCH
+    schedule.train_for(60 * arguments.minutes, before, "decoder", training, lambda: sampler.batch(batch_size), save,
+                       report_every=200, held_out=held_out)
     save()
 
 
@@ -177,7 +186,7 @@ def train_the_vocoder(arguments: argparse.Namespace, data: Recordings) -> None:
 def train_the_model(arguments: argparse.Namespace) -> None:
     """Train a language model on the codec's codes of the corpus, a quarter of it joined to longer texts."""
     codec, front_end = Codec.load(arguments.output).to(arguments.device), train_model.base_front_end()
-    if codec.listener is not None:
+    if codec.extractor is not None:
         raise UserError(f"The codec in {arguments.output} hears waveforms; the corpus of the language model has mels.",
                         "Train the language model on a codec that hears the mel.")
     clips = []

@@ -39,7 +39,7 @@ def inputs_of(codec: Codec, waveform: torch.Tensor, kind: str) -> torch.Tensor:
     if kind == "codes":
         return codec.quantizer.dequantize(codec.encode_waveform(waveform))[0].clone()
     if kind == "features":
-        if codec.listener is None:
+        if codec.extractor is None:
             raise UserError("This codec hears the mel, and `--inputs features` needs one that hears features.",
                             "Choose `--inputs mel`.")
         return codec.features(waveform).clone()

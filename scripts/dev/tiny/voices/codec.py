@@ -186,7 +186,7 @@ class Codec(nn.Module):
         self.config = config
         self.encoder: CodecEncoder | ContentEncoder
         self.encoder = ContentEncoder(config) if config.phonetic else CodecEncoder(config)
-        self.listener = (SpeechFeatures(PhoneticEncoder.load(), self.encoder.vocoder)
+        self.extractor = (SpeechFeatures(PhoneticEncoder.load(), self.encoder.vocoder)
                          if isinstance(self.encoder, ContentEncoder) else None)
         self.decoder = CodecDecoder(config)
 
@@ -241,7 +241,7 @@ class Codec(nn.Module):
     @torch.inference_mode()
     def encode_waveform(self, waveform: torch.Tensor) -> torch.Tensor:
         """Waveform (S,) at 16 kHz, as loud as `normalise_level` makes it, to codes (1, U), U = ceil(S / 640)."""
-        if self.listener is None:
+        if self.extractor is None:
             return self.encode(log_mel(waveform[None], MelSettings()))
         features = self.features(waveform)[None]
         with full_precision():
@@ -249,12 +249,12 @@ class Codec(nn.Module):
 
     def features(self, waveform: torch.Tensor) -> torch.Tensor:
         """Standardised features (U, FEATURES) of a waveform (S,), for a codec that hears them."""
-        assert self.listener is not None
+        assert self.extractor is not None
         assert isinstance(self.encoder, ContentEncoder)
         settings = MelSettings()
         padded = F.pad(waveform, (0, -len(waveform) % (FRAMES_PER_CODE * settings.hop_length)))
         mel = log_mel(padded[None], settings)[0, :, : len(padded) // settings.hop_length]
-        return self.encoder.standardise(self.listener(mel, whisper_log_mel(padded))[0])
+        return self.encoder.standardise(self.extractor(mel, whisper_log_mel(padded))[0])
 
     @torch.inference_mode()
     def decode(self, codes: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:

@@ -74,7 +74,7 @@ def read(path: Path) -> np.ndarray:
     return waveform[max(0, loud[0] - 10) * 160 : (loud[-1] + 11) * 160]
 
 
-def prepare(folder: Path, cache: Path, listener: SpeechFeatures) -> None:
+def prepare(folder: Path, cache: Path, extractor: SpeechFeatures) -> None:
     """Write the features of all recordings in `folder` to files in `cache`; those that exist are kept.
 
     The first clips of each reader come first, so that a training can begin before all are there.
@@ -92,7 +92,7 @@ def prepare(folder: Path, cache: Path, listener: SpeechFeatures) -> None:
         for path in paths:
             samples = read(path)
             if len(samples) >= SETTINGS.sample_rate // 2:
-                clips.append(analyse(samples, random.Random(path.name).choice(HOPS), listener))
+                clips.append(analyse(samples, random.Random(path.name).choice(HOPS), extractor))
                 names.append(path.name)
         if not clips:
             print(f"{target.name}: no clip of half a second or more", flush=True)
@@ -104,7 +104,7 @@ def prepare(folder: Path, cache: Path, listener: SpeechFeatures) -> None:
         print(f"prepared {target.name}", flush=True)
 
 
-def analyse(samples: np.ndarray, hop: int, listener: SpeechFeatures) -> dict[str, torch.Tensor]:
+def analyse(samples: np.ndarray, hop: int, extractor: SpeechFeatures) -> dict[str, torch.Tensor]:
     """What `JOINED` names, of one recording (S,) and of the same played 160 / `hop` times faster."""
     frames = len(samples) // (FRAMES_PER_CODE * SETTINGS.hop_length) * FRAMES_PER_CODE
     waveform = normalise_level(torch.from_numpy(samples))[: frames * SETTINGS.hop_length]
@@ -112,7 +112,7 @@ def analyse(samples: np.ndarray, hop: int, listener: SpeechFeatures) -> dict[str
     mels = torch.stack([shifted_mel(waveform, step)[:frames] for step in (SETTINGS.hop_length, hop)])
     # The last frames of the faster copy may lie beyond its samples.
     played = [F.pad(play_faster(waveform, step), (0, step)) for step in (SETTINGS.hop_length, hop)]
-    features = [listener(mel.T, whisper_log_mel(samples_of_version, step)[:, :frames])
+    features = [extractor(mel.T, whisper_log_mel(samples_of_version, step)[:, :frames])
                 for mel, samples_of_version, step in zip(mels, played, (SETTINGS.hop_length, hop), strict=True)]
     return {"waveform": waveform.half(), "mels": mels.half(),
             "features": torch.stack([values for values, _ in features]).half(),

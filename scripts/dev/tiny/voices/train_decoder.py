@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -243,23 +242,3 @@ def held_out(codec: Codec, sampler: Sampler, count: int = 4) -> float:
         batch = sampler.batch(16, augment=False)
         errors.append(l1(run(codec, batch)[1], batch))
     return float(torch.stack(errors).mean())
-
-
-def train(training: DecoderTraining, sampler: Sampler, judge: Sampler | None, seconds: float, before: float,
-          batch_size: int, save: Callable[[], None], report_every: int = 200) -> None:
-    """Train for `seconds` of processor time, `before` of them spent earlier.
-
-    It prints and saves every `report_every` steps.
-    """
-    begin = time.process_time()
-    sums: dict[str, float] = {}
-    while (share := (before + time.process_time() - begin) / seconds) < 1:
-        for name, value in training.step(sampler.batch(batch_size), share).items():
-            sums[name] = sums.get(name, 0.0) + float(value) / report_every
-        if training.steps % report_every == 0:
-            line = " ".join(f"{name} {value:.4f}" for name, value in sums.items())
-            judged = f"held-out l1 {held_out(training.averaged(), judge):.4f} " if judge else ""
-            seconds_spent = before + time.process_time() - begin
-            print(f"decoder step {training.steps} {line} {judged}{seconds_spent:.0f} s", flush=True)
-            sums = {}
-            save()

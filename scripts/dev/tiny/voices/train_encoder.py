@@ -9,8 +9,7 @@ computed once, so a step is small.
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -79,7 +78,7 @@ def ctc_loss(logits: torch.Tensor, codes: torch.Tensor, targets: list[torch.Tens
 class Batch:
     """Clips of about one length, padded with zeros."""
 
-    heard: torch.Tensor  # (B, U, FEATURES) standardised
+    inputs: torch.Tensor  # (B, U, FEATURES) standardised
     target: torch.Tensor  # (B, U, FEATURES) standardised, of the recording at its own speed
     mask: torch.Tensor  # (B, U, 1)
     codes: torch.Tensor  # (B,)
@@ -113,17 +112,17 @@ class Sampler:
 
         codes = [min(LONGEST, int(self.data.lengths[clip]) // FRAMES_PER_CODE) for clip in chosen]
         shape, device = (size, max(codes), FEATURES), self.data.features.device
-        heard, target = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        inputs, target = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
         mask = torch.zeros(size, max(codes), 1, device=device)
         phones = []
         versions = torch.randint(2, (size,), generator=self.generator).tolist()
         for row, (clip, length, version) in enumerate(zip(chosen, codes, versions, strict=True)):
-            heard[row, :length] = self.data.clip_features(version, clip)[:length]
+            inputs[row, :length] = self.data.clip_features(version, clip)[:length]
             target[row, :length] = self.data.clip_features(0, clip)[:length]
             mask[row, :length] = 1.0
             whole = length * FRAMES_PER_CODE == int(self.data.lengths[clip])
             phones.append(self.labels[clip] if whole else self.labels[clip][:0])
-        return Batch(self.encoder.standardise(heard) * mask, self.encoder.standardise(target) * mask, mask,
+        return Batch(self.encoder.standardise(inputs) * mask, self.encoder.standardise(target) * mask, mask,
                      torch.tensor(codes, device=device), phones)
 
 
@@ -144,8 +143,8 @@ class EncoderTraining:
         for group in self.optimizer.param_groups:
             decay = 1.0 if share < 0.3 else (1 - share) / 0.7 + 0.01
             group["lr"] = self.peak * min(1.0, (self.steps + 1) / 100) * decay
-        with torch.autocast(batch.heard.device.type, dtype=torch.bfloat16):
-            quantized = self.encoder(F.dropout1d(batch.heard.transpose(1, 2), DROPOUT).transpose(1, 2), batch.mask)
+        with torch.autocast(batch.inputs.device.type, dtype=torch.bfloat16):
+            quantized = self.encoder(F.dropout1d(batch.inputs.transpose(1, 2), DROPOUT).transpose(1, 2), batch.mask)
             logits, features = self.reader(quantized * batch.mask)
             losses = self.losses(logits, features, batch)
             total = STATES * losses["states"] + PROSODY * losses["prosody"] + PHONES * losses["phones"]
@@ -180,21 +179,3 @@ class EncoderTraining:
         for part, module in {"encoder": self.encoder, "average": self.average, "reader": self.reader}.items():
             module.load_state_dict({name.removeprefix(f"{part}."): value for name, value in tensors.items()
                                     if name.startswith(f"{part}.")})
-
-
-def train(training: EncoderTraining, sampler: Sampler, seconds: float, before: float, batch_size: int,
-          save: Callable[[], None], report_every: int = 100) -> None:
-    """Train for `seconds` of processor time, `before` of them spent earlier.
-
-    It prints and saves every `report_every` steps.
-    """
-    begin = time.process_time()
-    sums: dict[str, float] = {}
-    while (share := (before + time.process_time() - begin) / seconds) < 1:
-        for name, value in training.step(sampler.batch(batch_size), share).items():
-            sums[name] = sums.get(name, 0.0) + float(value) / report_every
-        if training.steps % report_every == 0:
-            line = " ".join(f"{name} {value:.4f}" for name, value in sums.items())
-            print(f"encoder step {training.steps} {line} {before + time.process_time() - begin:.0f} s", flush=True)
-            sums = {}
-            save()

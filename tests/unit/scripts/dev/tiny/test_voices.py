@@ -18,7 +18,7 @@ SMALL = CodecConfig(width=32, encoder_blocks=1, decoder_blocks=1, frame_width=16
 
 
 @pytest.fixture(scope="module")
-def listener() -> SpeechFeatures:
+def extractor() -> SpeechFeatures:
     return SpeechFeatures(PhoneticEncoder.load(), load_module(PACK_VOCODER, MelVocoder(MelVocoderConfig())))
 
 
@@ -70,8 +70,8 @@ def test_a_damaged_table_of_phones_is_refused_by_its_name(tmp_path):
         phones.read_table(tmp_path)
 
 
-def test_features_of_a_faster_copy_differ_in_the_level_of_the_pitch_and_hardly_in_its_course(listener):
-    clip = recordings.analyse(voice(120.0, 2.0).numpy(), 136, listener)
+def test_features_of_a_faster_copy_differ_in_the_level_of_the_pitch_and_hardly_in_its_course(extractor):
+    clip = recordings.analyse(voice(120.0, 2.0).numpy(), 136, extractor)
 
     levels, features = clip["levels"][:, 0, 0], clip["features"].float()
     assert float(levels[1] - levels[0]) == pytest.approx(0.163, abs=0.03)  # log(160 / 136)
@@ -80,12 +80,12 @@ def test_features_of_a_faster_copy_differ_in_the_level_of_the_pitch_and_hardly_i
     assert float((features[0, :, STATE_FEATURES:] - features[1, :, STATE_FEATURES:]).abs().mean()) < 0.2
 
 
-def test_a_waveform_has_the_codes_of_its_prepared_features(listener):
+def test_a_waveform_has_the_codes_of_its_prepared_features(extractor):
     torch.manual_seed(0)
     codec = Codec(SMALL).eval()
     load_module(PACK_VOCODER, codec.encoder.vocoder)
     waveform = recordings.normalise_level(voice(110.0, 1.2))
-    prepared = recordings.analyse(waveform.numpy(), 136, listener)["features"][0].float()
+    prepared = recordings.analyse(waveform.numpy(), 136, extractor)["features"][0].float()
 
     codes = codec.encode_waveform(waveform)
 
@@ -111,7 +111,7 @@ def test_the_encoder_learns_to_put_phones_into_codes_and_goes_on_from_its_state(
     other = train_encoder.EncoderTraining(ContentEncoder(SMALL), "abcd", 3e-3)
     other.load_state_dict(load_file(tmp_path / "state"))
     batch = sampler.batch(4)
-    assert torch.equal(other.average(batch.heard, batch.mask), training.average(batch.heard, batch.mask))
+    assert torch.equal(other.average(batch.inputs, batch.mask), training.average(batch.inputs, batch.mask))
 
 
 def test_crops_for_the_decoder_have_the_codes_of_their_frames_and_a_reference_of_their_voice():
